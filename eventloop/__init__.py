@@ -1,0 +1,107 @@
+"""A training event bus: your loop publishes typed events, handlers reply with requests.
+
+Not asyncio's event loop. `Bus`, the events, the requests and `TrainState` are here at once; `Loop`, `fit` and the rest
+are loaded at first use, so that importing this package loads no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .bus import Bus
+from .callback import Callback
+from .errors import (
+    BusyBusError,
+    CheckpointError,
+    ConflictError,
+    EventLoopError,
+    PublishCycleError,
+    ReplyError,
+    StaleMetricError,
+)
+from .events import (
+    CheckpointSaved,
+    EpochBegin,
+    EpochEnd,
+    EvalBegin,
+    EvalEnd,
+    Event,
+    GradientsReady,
+    HandlerFailed,
+    RunFailed,
+    StepBegin,
+    StepEnd,
+    TrainBegin,
+    TrainEnd,
+)
+from .failures import Failure
+from .fold import Control
+from .metrics import Metrics
+from .requests import Evaluate, Reply, Report, Request, Save, SetLR, SkipUpdate, Stop
+from .state import TrainState
+from .subscription import Handle, Priority
+
+if TYPE_CHECKING:
+    from .fit import fit
+    from .loop import Loop
+    from .result import Result
+    from .rows import read_metrics
+    from .totals import Totals
+
+__version__ = "0.1.0"
+
+_LAZY = {"Loop": "loop", "fit": "fit", "Result": "result", "read_metrics": "rows", "Totals": "totals"}
+
+__all__ = [
+    "Bus",
+    "BusyBusError",
+    "Callback",
+    "CheckpointError",
+    "CheckpointSaved",
+    "ConflictError",
+    "Control",
+    "EpochBegin",
+    "EpochEnd",
+    "EvalBegin",
+    "EvalEnd",
+    "Evaluate",
+    "Event",
+    "EventLoopError",
+    "Failure",
+    "GradientsReady",
+    "Handle",
+    "HandlerFailed",
+    "Loop",
+    "Metrics",
+    "Priority",
+    "PublishCycleError",
+    "Reply",
+    "ReplyError",
+    "Report",
+    "Request",
+    "Result",
+    "RunFailed",
+    "Save",
+    "SetLR",
+    "SkipUpdate",
+    "StaleMetricError",
+    "StepBegin",
+    "StepEnd",
+    "Stop",
+    "Totals",
+    "TrainBegin",
+    "TrainEnd",
+    "TrainState",
+    "fit",
+    "read_metrics",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loop, fit and the like, loaded when somebody asks."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    return value

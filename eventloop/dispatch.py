@@ -1,0 +1,233 @@
+"""One publish: one loop over a compiled tuple of slots, each handler isolated, each reply folded.
+
+What the loop pays for is a dictionary lookup, one comparison with the calendar's window and a countdown to the next
+timed sample, then a ``try`` a handler, which is free on 3.11+ while nothing raises. Everything else (nested publishes, a
+second thread, failures, circles) is found out where it happens, off this path.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, Final
+
+from .channel import Space
+from .errors import BusyBusError, PublishCycleError
+from .events import Event, HandlerFailed, TrainBegin
+from .failures import Failure, FailureLog, Policy
+from .filters import Table
+from .fold import NOTHING, Control, Fold
+from .log import logger
+from .requests import Request, Stop
+from .state import TrainState
+from .subscription import Subscription, checked_policy
+
+BLANK: Final = TrainState()
+CYCLE: Final = 16  # so many publishes inside each other, where a RecursionError comes up, are a circle
+
+
+class Dispatcher:
+    """The publishing half of a `Bus`."""
+
+    def __init__(self, failure: Policy, clock: Callable[[], float]) -> None:
+        self.failure = checked_policy(failure, "Bus")
+        self.clock = clock
+        self.signals = Space(weakref.ref(self))
+        self.failures = FailureLog()
+        self._tables: dict[type[Event], Table] = self.signals.tables
+        self._writers: dict[str, str] = {}
+        self._origin = clock()
+        self._busy = False
+        self._inner: list[Control] = []
+
+    def publish(self, event: Event, state: TrainState = BLANK, raising: bool = True) -> Control:
+        """Call every handler that is due, in order, and return their requests.
+
+        Raises:
+            Exception: a handler under the policy ``raise`` failed: its own error, unchanged, after all were called
+                (unless not ``raising``; see `dispatch`).
+            BusyBusError: another thread is publishing on this bus.
+        """
+        if self._busy:  # no call stands between this test and the assignment below: no thread can slip in between
+            return self._inside(event, state, raising)
+        try:
+            table = self._tables[event.__class__]
+        except KeyError:
+            table = self._compile(event.__class__)
+        slots = table.always
+        if slots is None:
+            index = table.index
+            if index >= 0 and table.low <= state[index] < table.high:
+                slots = table.current
+            else:
+                slots = table.due(event, state)
+        if not slots:
+            return NOTHING
+        left = table.left
+        if left:
+            table.left = left - 1
+        else:
+            slots = table.timed(slots)
+        fold = None
+        self._busy = True
+        try:
+            for slot in slots:
+                call = slot.call  # a local: a method load from a slot is not specialised on 3.11
+                try:
+                    answer = call(event, state)
+                except Exception as error:
+                    fold = fold or self._fold(event, state)
+                    state = fold.failed(slot.owner, error)
+                    continue
+                if answer is not None:
+                    fold = fold or self._fold(event, state)
+                    state = fold.take(slot.owner, answer)
+        finally:
+            self._busy = False
+        if fold is None and not self._inner:
+            return NOTHING
+        return self._answer(fold or self._fold(event, state), raising)
+
+    def dispatch(self, event: Event, state: TrainState = BLANK) -> Control:
+        """`publish` without raising: failures are in ``control.failures``."""
+        return self.publish(event, state, False)
+
+    def _answer(self, fold: Fold, raising: bool) -> Control:
+        for inner in self._inner:  # requests made at a publish inside this one count here too
+            fold.merge(inner)
+        self._inner = []
+        control = fold.control()
+        if raising and control.failures:
+            control.raise_failures()
+        return control
+
+    def hears(self, kind: type[Event], counters: Sequence[Any] = BLANK) -> bool:
+        """Whether anybody would be called; takes counters alone, so that no snapshot need be built to ask."""
+        table = self._tables.get(kind) or self._compile(kind)
+        return bool(table.always or table.current) or (table.always is None and not table.quiet(counters))
+
+    def _fold(self, event: Event, state: TrainState) -> Fold:
+        return Fold(event, state, self._writers, self._failed)
+
+    def _compile(self, kind: type[Event]) -> Table:
+        with self.signals.lock:
+            slots = []
+            for slot, receiver in self.signals.slots(kind):
+                if slot.owner is None:
+                    slot.owner = Subscription.foreign(kind, receiver, self.failure)
+                slots.append(slot)
+            if issubclass(kind, TrainBegin):
+                table: Table = _BeginTable(tuple(slots), self._seconds, self.begin_run)
+            else:
+                table = Table(tuple(slots), self._seconds)
+            self._tables[kind] = table
+            return table
+
+    def _inside(self, event: Event, state: TrainState, raising: bool) -> Control:
+        """A publish while publishing: runs at once, on its own table, and its requests reach the outer one too."""
+        if not _publishing(self, sys._getframe()):
+            raise BusyBusError(self._busy_text(event))
+        outer, self._inner, self._busy = self._inner, [], False
+        try:
+            control = self.publish(event, state, False)
+        finally:
+            self._inner, self._busy = outer, True
+        if control is not NOTHING:
+            outer.append(control)
+            if raising:
+                control.raise_failures()
+        return control
+
+    def _busy_text(self, event: Event) -> str:
+        frames = sys._current_frames()
+        for thread in threading.enumerate():
+            frame = frames.get(thread.ident or 0)
+            if thread is not threading.current_thread() and frame and (events := _publishing(self, frame)):
+                other = f"thread {thread.name!r} publishes {events[0].name}"
+                break
+        else:
+            other = "another thread was publishing"
+        mine = f"thread {threading.current_thread().name!r} published {event.name}"
+        return f"{mine} while {other}: a bus belongs to one thread at a time, give the other a Bus of its own"
+
+    def _failed(
+        self, who: Subscription, event: Event, state: TrainState, error: Exception
+    ) -> tuple[Failure, Request | None]:
+        if isinstance(error, RecursionError | PublishCycleError):
+            error = self._cycle(error)
+        who.failed += 1
+        note, request = "", None
+        if who.failure == "disable" and who.failed >= who.disable_after and who.state == "active":
+            who.leave("switched off")
+            note = f"; switched off after {who.failed} failures"
+        elif who.failure == "stop":
+            request = Stop(f"{who.name} failed: {type(error).__name__}: {error}")
+        failure = Failure(who.name, event.name, max(state.step, state.update), error, who.failure, note)
+        self._record(failure)
+        if not isinstance(event, HandlerFailed):
+            self.dispatch(HandlerFailed(who.name, event, error), state)
+        if who.failure != "raise":
+            error.__traceback__ = None  # it would keep alive every local of the frames it went through
+        return failure, request
+
+    def _record(self, failure: Failure) -> None:
+        first = not self.failures.counts[failure.subscription]
+        self.failures.append(failure)
+        if first or failure.note:  # the same handler failing at every step would only bury the first traceback
+            facts = {"handler": failure.subscription, "event_name": failure.event, "step": failure.step}
+            logger().error(str(failure), exc_info=failure.error, **facts)
+
+    def _cycle(self, error: Exception) -> Exception:
+        events = _publishing(self, sys._getframe())
+        if isinstance(error, PublishCycleError):
+            if len(events) > 1:
+                raise error  # on its way to the outermost publish
+            return error
+        if len(events) < CYCLE:
+            return error  # a handler of its own recursion
+        names = [e.name for e in events[:CYCLE]]
+        size = next((n for n in range(1, CYCLE) if names[:-n] == names[n:]), CYCLE)
+        circle = " > ".join([*reversed(names[:size]), names[size - 1]])
+        raise PublishCycleError(f"handlers publish in a circle: {circle}") from None
+
+    def _seconds(self) -> float:
+        return self.clock() - self._origin
+
+    def begin_run(self, event: TrainBegin, state: TrainState) -> None:
+        """A run starts clean: failures, costs, claims on learning rates, and filters unless they were loaded."""
+        self.failures.clear()
+        self._writers.clear()
+        self._origin = self.clock() - state.elapsed
+
+
+class _BeginTable(Table):
+    """The table of train_begin, which is never quiet: the bus begins the run before the first handler."""
+
+    __slots__ = ("_begin",)
+
+    def __init__(
+        self, slots: tuple[Any, ...], clock: Callable[[], float], begin: Callable[[Any, Any], None]
+    ) -> None:
+        super().__init__(slots, clock)
+        self.always, self.index, self._begin = None, -1, begin
+
+    def due(self, event: Event, state: Any) -> tuple[Any, ...]:
+        self._begin(event, state)
+        return super().due(event, state)
+
+    def quiet(self, state: Sequence[Any]) -> bool:
+        return False
+
+
+def _publishing(bus: Dispatcher, frame: FrameType | None) -> list[Event]:
+    """The events that this bus is publishing in the stack of ``frame``, innermost first."""
+    events = []
+    while frame is not None:
+        if frame.f_code is Dispatcher.publish.__code__ and frame.f_locals["self"] is bus:
+            events.append(frame.f_locals["event"])
+        frame = frame.f_back
+    return events

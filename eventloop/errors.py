@@ -1,0 +1,31 @@
+"""What this library raises of its own. Everything else is a builtin, or the user's error, unchanged."""
+
+from __future__ import annotations
+
+
+class EventLoopError(Exception):
+    """Base of the errors below."""
+
+
+class PublishCycleError(EventLoopError, RuntimeError):
+    """Handlers published events in a circle until the stack was full; the message names the circle."""
+
+
+class BusyBusError(EventLoopError, RuntimeError):
+    """A second thread published on a bus while another was publishing on it."""
+
+
+class ReplyError(EventLoopError, TypeError):
+    """A handler returned, or reported, what nobody can use."""
+
+
+class ConflictError(EventLoopError, RuntimeError):
+    """Two subscriptions claim the same thing: a metric at one event, or a parameter group's learning rate."""
+
+
+class StaleMetricError(EventLoopError, RuntimeError):
+    """A metric nobody asked for in time was let go at the next step_begin."""
+
+
+class CheckpointError(EventLoopError, RuntimeError):
+    """A checkpoint is missing, damaged, or does not fit."""

@@ -1,0 +1,228 @@
+"""A dispatch is a fold: each reply changes the snapshot that the handlers behind it see, or is kept for the loop.
+
+`Fold` runs beside the loop of one dispatch, made at the first handler that replies or fails; `Control` is what is left
+of it, the bus's answer to a publish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from .errors import ConflictError, ReplyError
+from .events import Event
+from .failures import Failure
+from .metrics import cells
+from .requests import Evaluate, Reply, Report, Request, Save, SetLR, SkipUpdate, Stop
+from .state import TrainState
+
+if TYPE_CHECKING:
+    from .subscription import Subscription
+
+Folded = tuple[str, Mapping[str, Any]]
+"""("metrics", cells), ("lr", rates) or ("held", rates)."""
+
+
+def _folded(state: TrainState, change: Folded) -> TrainState:
+    what, values = change
+    if what == "metrics":
+        return state.with_metrics(state.metrics.added(values))
+    return state.with_lr(values, held=what == "held")
+
+
+class Control:
+    """Every request of one dispatch, with who made it, merged by one rule: requests add up, absence is no veto.
+
+    What it asks for does not depend on the order of handlers; ``requests`` keeps that order. Also made by ``a | b``.
+
+    Attributes:
+        requests: the replies, in the order of the handlers.
+        failures: the handlers that failed.
+    """
+
+    __slots__ = ("_changes", "_given", "_last", "failures", "requests")
+
+    def __init__(
+        self,
+        requests: Iterable[Reply] = (),
+        failures: Iterable[Failure] = (),
+        changes: Iterable[Folded] = (),
+        given: TrainState | None = None,
+        last: TrainState | None = None,
+    ) -> None:
+        self.requests: tuple[Reply, ...] = tuple(requests)
+        self.failures: tuple[Failure, ...] = tuple(failures)
+        self._changes, self._given, self._last = tuple(changes), given, last
+
+    def apply(self, state: TrainState) -> TrainState:
+        """The state as the last handler saw it: every report and learning rate folded in, in order."""
+        if self._last is not None and state is self._given:
+            return self._last
+        for change in self._changes:
+            state = _folded(state, change)
+        return state
+
+    def of(self, kind: type[Request]) -> tuple[Reply, ...]:
+        """The replies that are requests of this class."""
+        return tuple(reply for reply in self.requests if isinstance(reply.request, kind))
+
+    @property
+    def stop(self) -> Reply | None:
+        """The first Stop, or None."""
+        return next(iter(self.of(Stop)), None)
+
+    @property
+    def skip(self) -> Reply | None:
+        """The first SkipUpdate, or None."""
+        return next(iter(self.of(SkipUpdate)), None)
+
+    @property
+    def evaluate(self) -> bool:
+        """Whether anybody asks for an evaluation."""
+        return bool(self.of(Evaluate))
+
+    @property
+    def save(self) -> frozenset[str]:
+        """The tags of all saves asked for."""
+        return frozenset(r.request.tag for r in self.requests if isinstance(r.request, Save))
+
+    @property
+    def lr(self) -> Mapping[str, float]:
+        """The learning rates set, by group."""
+        rates: dict[str, float] = {}
+        for what, values in self._changes:
+            if what != "metrics":
+                rates.update(values)
+        return MappingProxyType(rates)
+
+    def raise_failures(self) -> None:
+        """Raise the first error under the policy ``raise``, unchanged, with the rest of the dispatch as notes."""
+        first = next((f for f in self.failures if f.policy == "raise"), None)
+        if first is None:
+            return
+        notes = [f"also: {f}" for f in self.failures if f is not first]
+        notes += [f"not carried out: {reply}" for reply in self.requests if not isinstance(reply.request, Report)]
+        first.error.add_note(f"raised by {first.subscription} at {first.event} of step {first.step}")
+        for note in notes:
+            first.error.add_note(note)
+        raise first.error
+
+    def __or__(self, other: Control) -> Control:
+        if not isinstance(other, Control):
+            return NotImplemented
+        return Control(
+            self.requests + other.requests, self.failures + other.failures, self._changes + other._changes
+        )
+
+    def __repr__(self) -> str:
+        failed = f", failures={list(self.failures)!r}" if self.failures else ""
+        return f"Control({list(self.requests)!r}{failed})"
+
+
+NOTHING: Final = Control()
+
+
+class Fold:
+    """The replies of one dispatch so far, and the state they have made.
+
+    Args:
+        event: what is published.
+        state: the snapshot given to the first handler.
+        writers: who sets each group's learning rate, over the whole run.
+        fail: how the bus records a failure; it returns the request that the failing handler's policy makes, if any.
+    """
+
+    __slots__ = ("_changes", "_event", "_fail", "_failures", "_given", "_owners", "_replies", "_writers", "state")
+
+    def __init__(
+        self,
+        event: Event,
+        state: TrainState,
+        writers: MutableMapping[str, str],
+        fail: Callable[[Subscription, Event, TrainState, Exception], tuple[Failure, Request | None]],
+    ) -> None:
+        self._event, self._given, self.state = event, state, state
+        self._writers, self._fail = writers, fail
+        self._owners: dict[str, str] = {}
+        self._replies: list[Reply] = []
+        self._failures: list[Failure] = []
+        self._changes: list[Folded] = []
+
+    def take(self, who: Subscription, answer: Any) -> TrainState:
+        """Fold a handler's answer in; returns the state for the handlers behind it."""
+        for request in answer if isinstance(answer, tuple | list) else (answer,):
+            if isinstance(request, Report):
+                self._report(who, request)
+            elif isinstance(request, SetLR):
+                self._set_lr(who, request)
+            elif isinstance(request, Request):
+                self._replies.append(Reply(who.name, request))
+            elif isinstance(request, Control) and answer is request:
+                self.merge(request)
+            else:
+                self.failed(who, ReplyError(_refusal(who.name, request)))
+        return self.state
+
+    def merge(self, control: Control) -> None:
+        """Add the answer to a nested publish: requests in the names of those who made them, what they changed."""
+        self._replies += control.requests
+        self._failures += control.failures
+        for what, values in control._changes:
+            self._change(what, values)
+
+    def failed(self, who: Subscription, error: Exception) -> TrainState:
+        """Record that a handler raised ``error``."""
+        failure, request = self._fail(who, self._event, self.state, error)
+        self._failures.append(failure)
+        if request is not None:
+            self._replies.append(Reply(who.name, request))
+        return self.state
+
+    def control(self) -> Control:
+        """The answer to the publish."""
+        return Control(self._replies, self._failures, self._changes, self._given, self.state)
+
+    def _report(self, who: Subscription, request: Report) -> None:
+        good, bad = cells(request.metrics, max(self.state.step, self.state.update))
+        errors: list[Exception] = [ReplyError(f"{who.name}: {sentence}") for sentence in bad.values()]
+        owners, event = self._owners, self._event.name
+        for key in [k for k in good if owners.get(k, who.name) != who.name] if owners else ():
+            del good[key]
+            errors.append(ConflictError(f"{owners[key]} and {who.name} both report {key!r} at one {event}: rename one"))
+        owners.update(dict.fromkeys(good, who.name))
+        self._replies.append(Reply(who.name, request))
+        self._change("metrics", good)
+        for error in errors:
+            self.failed(who, error)
+
+    def _set_lr(self, who: Subscription, request: SetLR) -> None:
+        known, writers = self.state.lr, self._writers
+        rates = dict(request.by_group(known or ("group_0",)))
+        errors: list[Exception] = []
+        for group in list(rates):
+            if known and group not in known:
+                errors.append(ReplyError(f"{who.name} sets the rate of {group!r}; the groups are {', '.join(known)}"))
+            elif writers.setdefault(group, who.name) != who.name:
+                both = f"{writers[group]} and {who.name}"
+                errors.append(ConflictError(f"{both} both set the learning rate of group {group!r}"))
+            else:
+                continue
+            del rates[group]
+        if rates:
+            self._replies.append(Reply(who.name, request))
+            self._change("lr" if self._event.folds_lr else "held", rates)
+        for error in errors:
+            self.failed(who, error)
+
+    def _change(self, what: str, values: Mapping[str, Any]) -> None:
+        if values:
+            self._changes.append((what, values))
+            self.state = _folded(self.state, (what, values))
+
+
+def _refusal(name: str, answer: Any) -> str:
+    return (
+        f"{name} returned {answer!r}: a handler returns None, a Request (Stop, Save, Evaluate, SetLR, Report, "
+        f"SkipUpdate or your own), a tuple or list of them, or the Control of a nested publish"
+    )

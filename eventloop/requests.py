@@ -1,0 +1,135 @@
+"""What a handler may ask of the loop: it returns one of these, or a tuple or list of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+
+class Request:
+    """Base of every request. Subclass it for your own and register who obeys with ``loop.carry_out``.
+
+    In a raw loop read ``control.requests``. Make a subclass a frozen dataclass.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(Request):
+    """End the run after the update in hand; ``reason`` is a clause that may follow "because"."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Save(Request):
+    """Write a checkpoint when the dispatch is over, so that it holds the state of every handler after this event."""
+
+    tag: str = "asked"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tag, str) or not self.tag:
+            raise ValueError(f"Save: tag={self.tag!r} is not a text")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate(Request):
+    """Run the loop's evaluation before the next update."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkipUpdate(Request):
+    """At gradients_ready: drop the gradients, change no weight, advance no counter but ``skipped``."""
+
+    reason: str = ""
+
+
+class SetLR(Request):
+    """Set learning rates: one number for every group, or a mapping of group name to number.
+
+    Raises:
+        ValueError: a rate is no finite number >= 0.
+    """
+
+    __slots__ = ("lr",)
+    lr: float | Mapping[str, float]
+
+    def __init__(self, lr: float | Mapping[str, float]) -> None:
+        if isinstance(lr, Mapping):
+            rates: Any = MappingProxyType({str(group): _rate(value, str(group)) for group, value in lr.items()})
+        else:
+            rates = _rate(lr, None)
+        object.__setattr__(self, "lr", rates)
+
+    def by_group(self, groups: Iterable[str]) -> Mapping[str, float]:
+        """The rate of each group named, a single number being spread over all of ``groups``."""
+        if isinstance(self.lr, Mapping):
+            return self.lr
+        return dict.fromkeys(groups, self.lr)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"SetLR is frozen: {name} cannot be set")
+
+    def __eq__(self, other: object) -> bool:
+        return self.lr == other.lr if isinstance(other, SetLR) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self.lr.items())) if isinstance(self.lr, Mapping) else self.lr)
+
+    def __repr__(self) -> str:
+        return f"SetLR({dict(self.lr) if isinstance(self.lr, Mapping) else self.lr!r})"
+
+
+def _rate(value: Any, group: str | None) -> float:
+    if value.__class__ is float and 0.0 <= value < math.inf:  # the schedules' path, each update
+        return value  # type: ignore[no-any-return]  # narrowed by the class test
+    try:
+        rate = float(value)
+    except (TypeError, ValueError):
+        rate = math.nan
+    if isinstance(value, str | bytes) or not 0.0 <= rate < math.inf:
+        where = f" of group {group!r}" if group is not None else ""
+        raise ValueError(f"SetLR: the learning rate{where} must be a finite number >= 0, not {value!r}")
+    return rate
+
+
+class Report(Request):
+    """Add metrics to the snapshot that the handlers behind this one see, and the loggers among them.
+
+    Values are single real numbers or one-element tensors, nested mappings are flattened with ``/``. The mapping is
+    copied; reading a value back is ``state.metrics[key]``.
+    """
+
+    __slots__ = ("metrics",)
+    metrics: Mapping[str, Any]
+
+    def __init__(self, metrics: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        if metrics is not None and not isinstance(metrics, Mapping):
+            raise TypeError(f"Report takes a mapping of names to numbers, not {metrics!r}")
+        object.__setattr__(self, "metrics", MappingProxyType({**(metrics or {}), **more}))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Report is frozen: {name} cannot be set")
+
+    def __repr__(self) -> str:
+        return f"Report({', '.join(map(str, self.metrics))})"  # names alone: a repr never asks for a number
+
+
+class Reply(NamedTuple):
+    """One request and ``who`` made it (the subscription's name)."""
+
+    who: str
+    request: Request
+
+    @property
+    def reason(self) -> str:
+        """The request's reason, or nothing."""
+        return str(getattr(self.request, "reason", ""))
+
+    def __str__(self) -> str:
+        kind = type(self.request).__name__
+        return f"{kind} by {self.who}" + (f": {self.reason}" if self.reason else "")

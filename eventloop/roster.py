@@ -1,0 +1,155 @@
+"""The objects attached to a bus: their names, their live parts, their state, their closing."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from .log import logger
+from .subscription import Handle
+
+
+class LoadReport(NamedTuple):
+    """What came of loading states: names whose state was ``restored``, is ``missing``, or has no owner (``unknown``)."""
+
+    restored: tuple[str, ...]
+    missing: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+class Attached:
+    """One attached object: ``name`` is how it is called everywhere, ``key`` what its state is stored under."""
+
+    __slots__ = ("handle", "key", "name", "thing")
+
+    def __init__(self, thing: Any, name: str, key: str, handle: Handle) -> None:
+        self.thing, self.name, self.key, self.handle = thing, name, key, handle
+
+
+class Names:
+    """Names in use: given ones are unique or refused, derived ones are made unique with ``#2``, ``#3``."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, str] = {}
+
+    def claim(self, given: str | None, derived: str, place: str) -> str:
+        """The name to use.
+
+        Raises:
+            ValueError: the given name is taken.
+        """
+        if given is not None:
+            if not isinstance(given, str) or not given:
+                raise ValueError(f"name={given!r} is no text")
+            if given in self._used:
+                raise ValueError(f"the name {given!r} is taken by the subscription made at {self._used[given]}")
+            name = given
+        else:
+            name, n = derived, 1
+            while name in self._used:
+                n += 1
+                name = f"{derived}#{n}"
+        self._used[name] = place
+        return name
+
+    def release(self, name: str) -> None:
+        """Nobody uses it any more."""
+        self._used.pop(name, None)
+
+
+class Roster:
+    """What is attached, in order, and who was started in this run."""
+
+    def __init__(self) -> None:
+        self._attached: list[Attached] = []
+        self._started: list[Attached] = []
+        self._live: dict[str, Any] | None = None
+        self._orphans: dict[str, Any] = {}
+        self._keys = Names()
+
+    def __iter__(self) -> Iterator[Attached]:
+        return iter(tuple(self._attached))
+
+    def find(self, thing: object) -> Attached | None:
+        """The entry of an attached object."""
+        return next((a for a in self._attached if a.thing is thing), None)
+
+    def add(self, thing: Any, name: str, given: bool, handle: Handle) -> None:
+        """Attach; in a run that has begun it is bound at once."""
+        monitor = getattr(thing, "monitor", None)
+        derived = f"{type(thing).__name__}({monitor})" if isinstance(monitor, str) else type(thing).__name__
+        key = self._keys.claim(None, name if given else derived, name)
+        attached = Attached(thing, name, key, handle)
+        self._attached.append(attached)
+        if self._live is not None:
+            self._start(attached)
+
+    def forget(self, handle: Handle) -> None:
+        """The object is detached; what was started is still closed at the end."""
+        for attached in [a for a in self._attached if a.handle is handle]:
+            self._attached.remove(attached)
+            self._keys.release(attached.key)
+
+    def bind(self, live: Mapping[str, Any]) -> None:
+        """Hand each object the live parts that its ``bind`` names."""
+        self._live = dict(live)
+        for attached in self._attached:
+            self._start(attached)
+
+    def start(self) -> None:
+        """A run begins: whoever is attached will be closed."""
+        for attached in self._attached:
+            if all(a.thing is not attached.thing for a in self._started):
+                self._started.append(attached)
+
+    def _start(self, attached: Attached) -> None:
+        if any(a.thing is attached.thing for a in self._started):
+            return
+        self._started.append(attached)  # first: a bind that fails half-way may hold something to close
+        bind = getattr(attached.thing, "bind", None)
+        if bind is None or self._live is None:
+            return
+        wanted = inspect.signature(bind).parameters.values()
+        unknown = [p.name for p in wanted if p.name not in self._live and p.default is p.empty]
+        if unknown:
+            there = ", ".join(sorted(self._live))
+            raise TypeError(f"{attached.name}.bind asks for {', '.join(map(repr, unknown))}; there are {there}")
+        bind(**{p.name: self._live[p.name] for p in wanted if p.name in self._live})
+
+    def close(self, failed: Callable[[str, Exception], None]) -> None:
+        """Close, in reverse order, everything that was started, each once, whatever the others do."""
+        if not self._started and self._live is None:
+            self.start()  # a raw loop that never began may still hold open files
+        started, self._started, self._live = self._started, [], None
+        for attached in reversed(started):
+            close = getattr(attached.thing, "close", None)
+            if close is None:
+                continue
+            try:
+                close()
+            except Exception as error:
+                failed(attached.name, error)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of every object that has one, by key; states that nobody owns travel on."""
+        owned = {a.key: a.thing.state_dict() for a in self._attached if hasattr(a.thing, "state_dict")}
+        return {**self._orphans, **owned}
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> LoadReport:
+        """Hand each object its state, in place."""
+        owners = {a.key: a for a in self._attached if hasattr(a.thing, "load_state_dict")}
+        for key in owners.keys() & states.keys():
+            try:
+                owners[key].thing.load_state_dict(states[key])
+            except Exception as error:
+                error.add_note(f"while loading the state of {key}")
+                raise
+        missing = tuple(k for k in owners if k not in states)
+        unknown = tuple(k for k in states if k not in owners)
+        self._orphans = {k: states[k] for k in unknown}
+        if unknown:
+            logger().warning(f"no owner for the state of {', '.join(unknown)}; it is kept for later checkpoints")
+        if missing:
+            logger().warning(f"no state for {', '.join(missing)}; starting fresh")
+        return LoadReport(tuple(k for k in owners if k in states), missing, unknown)

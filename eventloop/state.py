@@ -1,0 +1,159 @@
+"""Where the run stands: an immutable snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from .errors import ReplyError
+from .metrics import NO_METRICS, Cell, Metrics, cells
+
+NO_LR: Final[Mapping[str, float]] = MappingProxyType({})
+
+
+class _Fields(NamedTuple):
+    # A tuple underneath, because CPython builds that cheapest; `progress` keeps a list in this same order.
+    run_id: str
+    epoch: int
+    step: int
+    update: int
+    micro: int
+    samples: int
+    evals: int
+    skipped: int
+    total: int | None
+    lr: Mapping[str, float]
+    metrics: Metrics
+    rank: int
+    world: int
+    elapsed: float
+    held: Mapping[str, float]
+
+
+class TrainState(_Fields):
+    """An immutable snapshot of the run's counters, learning rates and latest metrics.
+
+    Not the model's parameters, as flax uses the word. No handler can change it and reading it never communicates with
+    another rank. Every field has a default, so ``TrainState()`` is the state before a run.
+
+    Attributes:
+        run_id: one name over all sittings of the run.
+        epoch: the epoch in hand, from 1.
+        step: finished optimizer updates; 1 at the first step_end.
+        update: the update in progress, or the last finished one.
+        micro: micro-batches so far.
+        samples: samples so far.
+        evals: evaluations so far.
+        skipped: updates that were begun and skipped.
+        total: planned updates, None if not known.
+        lr: the learning rate of the current or last update by group name, in plain floats.
+        metrics: the latest metrics; see `Metrics`.
+        rank: this process, from 0.
+        world: how many processes.
+        elapsed: seconds over all sittings of the run.
+        held: rates asked for outside step_begin, in force from the next step_begin.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        run_id: str = "",
+        epoch: int = 0,
+        step: int = 0,
+        update: int = 0,
+        micro: int = 0,
+        samples: int = 0,
+        evals: int = 0,
+        skipped: int = 0,
+        total: int | None = None,
+        lr: Mapping[str, float] = NO_LR,
+        metrics: Mapping[str, Any] = NO_METRICS,
+        rank: int = 0,
+        world: int = 1,
+        elapsed: float = 0.0,
+        held: Mapping[str, float] = NO_LR,
+    ) -> TrainState:
+        if not isinstance(metrics, Metrics):
+            metrics = Metrics(checked_cells(metrics, max(step, update)))
+        lr, held = MappingProxyType(dict(lr)), MappingProxyType(dict(held))
+        counters = (run_id, epoch, step, update, micro, samples, evals, skipped, total)
+        return _new(cls, (*counters, lr, metrics, rank, world, elapsed, held))
+
+    def replace(self, **fields: Any) -> TrainState:
+        """The same snapshot with other values in the fields named."""
+        return TrainState(**{**self._asdict(), **fields})
+
+    def begin_epoch(self) -> TrainState:
+        """The next epoch is in hand."""
+        return self.replace(epoch=self.epoch + 1)
+
+    def begin_update(self) -> TrainState:
+        """The next update is in hand: held rates come into force, nothing is fresh, unread tensors are let go."""
+        run_id, epoch, step, _, micro, samples, evals, skipped, total, lr, metrics, rank, world, elapsed, held = self
+        if held:
+            lr, held = MappingProxyType({**lr, **held}), NO_LR
+        counters = (run_id, epoch, step, step + 1, micro, samples, evals, skipped, total)
+        return _new(TrainState, (*counters, lr, metrics.aged(), rank, world, elapsed, held))
+
+    def end_update(self, *, skipped: bool = False, micro: int = 1, samples: int = 0) -> TrainState:
+        """The update in hand is finished, or was skipped: then no counter moves but ``skipped`` and the micro-batches.
+
+        Args:
+            skipped: no weight was changed.
+            micro: micro-batches that went into the update.
+            samples: samples in them.
+        """
+        run_id, epoch, step, update, batches, seen, evals, misses, *rest = self
+        step, misses = (step, misses + 1) if skipped else (step + 1, misses)
+        return _new(TrainState, (run_id, epoch, step, update, batches + micro, seen + samples, evals, misses, *rest))
+
+    def end_evaluation(self, metrics: Mapping[str, Any]) -> TrainState:
+        """One more evaluation is counted, and exactly these metrics are fresh.
+
+        Raises:
+            ReplyError: a value is not one real number.
+        """
+        fresh = checked_cells(metrics, max(self.step, self.update))
+        return _new(TrainState, (*self[:6], self.evals + 1, *self[7:10], self.metrics.evaluated(fresh), *self[11:]))
+
+    def report(self, metrics: Mapping[str, Any] | None = None, /, **more: Any) -> TrainState:
+        """With these metrics among the fresh ones.
+
+        Raises:
+            ReplyError: a value is not one real number.
+        """
+        fresh = checked_cells({**metrics, **more} if metrics else more, max(self.step, self.update))
+        return self.with_metrics(self.metrics.added(fresh))
+
+    def with_metrics(self, metrics: Metrics) -> TrainState:
+        """With this mapping in place of ``metrics``."""
+        return _new(TrainState, (*self[:10], metrics, *self[11:]))
+
+    def with_lr(self, lr: Mapping[str, float], *, held: bool = False) -> TrainState:
+        """With these rates, in force at once or ``held`` until the next step_begin."""
+        if held:
+            return _new(TrainState, (*self[:14], MappingProxyType({**self.held, **lr})))
+        return _new(TrainState, (*self[:9], MappingProxyType({**self.lr, **lr}), *self[10:]))
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True) if value or name == "step")
+        return f"TrainState({', '.join(shown)})"
+
+
+_new = tuple.__new__
+FIELD: Final[Mapping[str, int]] = MappingProxyType({name: i for i, name in enumerate(TrainState._fields)})
+COUNTERS: Final = ("update", "step", "epoch", "micro", "samples", "evals", "skipped")
+
+
+def checked_cells(metrics: Mapping[str, Any], step: int) -> dict[str, Cell]:
+    """The metrics as cells.
+
+    Raises:
+        ReplyError: a value is not one real number.
+    """
+    good, bad = cells(metrics, step)
+    if bad:
+        raise ReplyError("; ".join(bad.values()))
+    return good
