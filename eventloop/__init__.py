@@ -37,7 +37,7 @@ from .events import (
 from .failures import Failure
 from .fold import Control
 from .metrics import Metrics
-from .requests import Evaluate, Reply, Report, Request, Save, SetLR, SkipUpdate, Stop
+from .requests import Evaluate, Keep, Reply, Report, Request, Save, SetLR, SkipUpdate, Stop
 from .state import TrainState
 from .subscription import Handle, Priority
 
@@ -71,6 +71,7 @@ __all__ = [
     "GradientsReady",
     "Handle",
     "HandlerFailed",
+    "Keep",
     "Loop",
     "Metrics",
     "Priority",

@@ -196,6 +196,10 @@ class Bus(Dispatcher):
         """The attached objects with their names, in order of attachment."""
         return tuple((a.name, a.thing) for a in self._roster)
 
+    def find(self, name: str) -> Subscription | None:
+        """A subscription by its name; of an object, the first of its subscriptions."""
+        return next((s for s in self._subscriptions() if s.name == name), None)
+
     def name_of(self, thing: object) -> str:
         """The name of an attached object.
 
@@ -235,7 +239,7 @@ class Bus(Dispatcher):
 
     def close(self) -> None:
         """Close every object that was started, in reverse order, each once; an error there is a failure, not raised."""
-        self._roster.close(lambda name, error: self._record(Failure(name, "close", 0, error)))
+        self._roster.close(lambda name, error: self.record(Failure(name, "close", 0, error)))
 
     def state_dict(self) -> dict[str, Any]:
         """The state of every attached object under its key, and where each filter looked last."""

@@ -154,6 +154,10 @@ class Dispatcher:
         mine = f"thread {threading.current_thread().name!r} published {event.name}"
         return f"{mine} while {other}: a bus belongs to one thread at a time, give the other a Bus of its own"
 
+    def fail(self, who: Subscription, event: Event, state: TrainState, error: Exception) -> Request | None:
+        """Treat an error outside a dispatch, such as a save's, as this handler's failure; what its policy asks for."""
+        return self._failed(who, event, state, error)[1]
+
     def _failed(
         self, who: Subscription, event: Event, state: TrainState, error: Exception
     ) -> tuple[Failure, Request | None]:
@@ -167,14 +171,15 @@ class Dispatcher:
         elif who.failure == "stop":
             request = Stop(f"{who.name} failed: {type(error).__name__}: {error}")
         failure = Failure(who.name, event.name, max(state.step, state.update), error, who.failure, note)
-        self._record(failure)
+        self.record(failure)
         if not isinstance(event, HandlerFailed):
             self.dispatch(HandlerFailed(who.name, event, error), state)
         if who.failure != "raise":
             error.__traceback__ = None  # it would keep alive every local of the frames it went through
         return failure, request
 
-    def _record(self, failure: Failure) -> None:
+    def record(self, failure: Failure) -> None:
+        """Keep a failure, and write one log record with its traceback the first time this handler fails."""
         first = not self.failures.counts[failure.subscription]
         self.failures.append(failure)
         if first or failure.note:  # the same handler failing at every step would only bury the first traceback

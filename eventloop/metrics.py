@@ -82,6 +82,11 @@ class Metrics(Mapping[str, float]):
         """The step that the value of ``key`` belongs to."""
         return self._cell(key).step
 
+    def known(self) -> Iterator[tuple[str, Cell]]:
+        """The names and cells of what is a number already."""
+        both = {**self._old, **self._now}
+        return ((key, cell) for key, cell in both.items() if cell.value.__class__ is float)
+
     def __iter__(self) -> Iterator[str]:
         yield from self._now
         for key in self._old:

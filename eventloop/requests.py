@@ -37,6 +37,17 @@ class Save(Request):
 
 
 @dataclass(frozen=True, slots=True)
+class Keep(Request):
+    """The checkpoints that this saver wants kept, by step.
+
+    A checkpoint goes when none of those who asked for it wants it any more; the newest always stays, and so does one
+    whose asker never sent a Keep.
+    """
+
+    steps: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluate(Request):
     """Run the loop's evaluation before the next update."""
 

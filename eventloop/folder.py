@@ -1,0 +1,86 @@
+"""What a run keeps in its folder: the journal, what it is, and its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .checkpoint import Checkpoint, Checkpoints
+from .checkpoint.service import Stateful
+from .errors import CheckpointError
+from .journal import Journal
+from .log import logger
+from .rundir import describe_run, move_aside, refuse_used
+
+
+class Folder:
+    """The run folder of one run.
+
+    Args:
+        path: the folder.
+        run_id: the run's name.
+        resume: None, "auto", a path or a step.
+        overwrite: move another run aside instead of refusing.
+
+    Raises:
+        FileExistsError: the folder holds another run, and nobody said to resume or to move it aside.
+        CheckpointError: the checkpoint to go on from does not exist or is damaged.
+    """
+
+    def __init__(self, path: str | Path, run_id: str, resume: object, overwrite: bool) -> None:
+        self.path = Path(path)
+        self._overwrite = overwrite and resume is None
+        self.checkpoints = Checkpoints(self.path / "checkpoints", run_id)
+        self.origin = self._find(resume)
+        if resume is None and not overwrite:
+            refuse_used(self.path)
+        if self.origin is not None and self.origin.path.parent == self.checkpoints.root:
+            self.checkpoints.run_id = self.origin.run_id
+        self.journal = Journal(self.path / "journal.jsonl")
+        self._parts: Mapping[str, Stateful] = {}
+
+    def _find(self, resume: object) -> Checkpoint | None:
+        if resume is None:
+            return None
+        if resume == "auto":
+            newest = self.checkpoints.newest() if self.checkpoints.root.is_dir() else None
+            if newest is None:
+                logger().warning(f"resume='auto': no checkpoint in {self.checkpoints.root}; starting fresh")
+            return newest
+        if isinstance(resume, int) and not isinstance(resume, bool):
+            path = self.checkpoints.root / f"step-{resume:08d}"
+        elif isinstance(resume, str | Path):
+            path = Path(resume)
+        else:
+            raise TypeError(f"resume={resume!r}: give None, 'auto', a checkpoint's path or a step")
+        if not path.is_dir():
+            there = ", ".join(str(c.step) for c in self.checkpoints.list()) or "none"
+            raise CheckpointError(f"resume={resume!r}: there is no checkpoint {path}; steps there: {there}")
+        found = Checkpoint.read(path)
+        found.verify()
+        return found
+
+    def open(self, seed: int, callbacks: Iterable[tuple[str, Any]]) -> None:
+        """Make the folder and say in it what is run."""
+        if self._overwrite and (aside := move_aside(self.path)) is not None:
+            logger().warning(f"moved the earlier run aside to {aside}")
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.checkpoints.clear_rubbish()
+        describe_run(self.path, self.checkpoints.run_id, seed, callbacks)
+
+    def load(self, parts: Mapping[str, Stateful]) -> bool:
+        """Give every part its state from the checkpoint to go on from; False if there is none."""
+        self._parts = parts
+        if self.origin is None:
+            return False
+        states = self.origin.load()
+        for name, part in parts.items():
+            if name in states:
+                part.load_state_dict(states[name])
+        logger().warning(f"resumed from {self.origin.path}, step {self.origin.step}")
+        return True
+
+    def save(self, step: int, asked_by: Mapping[str, Iterable[str]], metrics: Mapping[str, float]) -> Checkpoint:
+        """Write a checkpoint of every part."""
+        return self.checkpoints.save(step, self._parts, asked_by, metrics)

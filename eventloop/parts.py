@@ -1,0 +1,84 @@
+"""The parts of a checkpoint that are not objects with a state of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .log import logger
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+
+def unwrap(model: Module) -> Module:
+    """The user's own module inside DDP, DataParallel and torch.compile: its names are the ones in a checkpoint."""
+    while True:
+        if hasattr(model, "_orig_mod"):
+            model = model._orig_mod
+        elif type(model).__module__.startswith("torch.nn.parallel"):
+            model = model.module
+        else:
+            return model
+
+
+class Optimizers:
+    """Moments and steps are state; learning rate, weight decay and the like are settings, and the script's win.
+
+    The learning rate in use is the checkpoint's, scaled by the script's base rate over that of the checkpoint.
+    """
+
+    def __init__(self, optimizers: Mapping[str, Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._bases = {key: [_rate(g) for g in o.param_groups] for key, o in optimizers.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Each optimizer's own state, and its base rates."""
+        return {key: {"state": o.state_dict(), "bases": self._bases[key]} for key, o in self._optimizers.items()}
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Load in place, keep the script's settings, say what differs."""
+        for key, optimizer in self._optimizers.items():
+            script = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+            optimizer.load_state_dict(states[key]["state"])
+            old = states[key]["bases"]
+            for i, (group, mine) in enumerate(zip(optimizer.param_groups, script, strict=True)):
+                base = self._bases[key][i]
+                in_use = _rate(group) * (base / old[i] if i < len(old) and old[i] else 1.0)
+                changed = {k: (group.get(k), v) for k, v in mine.items() if k != "lr" and group.get(k) != v}
+                if i < len(old) and old[i] != base:
+                    changed["lr"] = (old[i], base)
+                for name, (was, now) in changed.items():
+                    logger().warning(f"parameter group {i}: {name} is {now} now, was {was} in the checkpoint")
+                rate = mine["lr"]
+                group.update(mine)
+                if hasattr(rate, "fill_"):
+                    rate.fill_(in_use)
+                else:
+                    group["lr"] = in_use
+
+
+def _rate(group: Mapping[str, Any]) -> float:
+    return float(group["lr"])
+
+
+class Position:
+    """Where in its epoch the run stands, and what has been done at this update already."""
+
+    def __init__(self) -> None:
+        self.batch = 0
+        self.completed = True
+        self.evaluated_at = -1
+        self.epochs_done = 0
+        self.resumed_at: int | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return {name: getattr(self, name) for name in ("batch", "completed", "evaluated_at", "epochs_done")}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.resumed_at = None if self.completed else self.batch

@@ -1,0 +1,255 @@
+"""One run: telling the bus what happens, and carrying out what is asked. `Loop` decides when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .bus import Bus
+from .errors import ReplyError
+from .evaluation import Evaluation
+from .events import (
+    CheckpointSaved,
+    EvalBegin,
+    EvalEnd,
+    Event,
+    GradientsReady,
+    HandlerFailed,
+    RunFailed,
+    StepBegin,
+    StepEnd,
+    TrainBegin,
+    TrainEnd,
+)
+from .failures import Failure
+from .fold import NOTHING, Control
+from .folder import Folder
+from .ledger import Asked, Ledger
+from .limits import Limits
+from .log import logger
+from .metrics import cells
+from .parts import Position
+from .progress import EVALS, Progress
+from .requests import Request, Save
+from .result import Result, best_of, counts
+
+
+class Run:
+    """The bus, the counters, the ledger and the run folder of one run, and what may be done with them."""
+
+    def __init__(
+        self, bus: Bus, progress: Progress, ledger: Ledger, evaluation: Evaluation, limits: Limits, folder: Folder | None
+    ) -> None:
+        self.bus, self.progress, self.ledger = bus, progress, ledger
+        self.evaluation, self.limits, self.folder = evaluation, limits, folder
+        self.stopped: Asked | None = None
+        self.began = False  # train_begin was published, so train_end will be
+        self.position = Position()
+        self.saved_at: tuple[int, int] | None = None  # step and evaluations
+        self._obeys: dict[type[Request], Callable[[Any], object]] = {}
+        self._told: set[type[Event]] = set()
+
+    # -- telling -------------------------------------------------------------------------------------------------------
+
+    def tell(self, kind: type[Event], **fields: Any) -> Control:
+        """Publish an event if anybody hears it; no snapshot is built otherwise.
+
+        Raises:
+            Exception: the first error of a handler under the policy ``raise``.
+        """
+        if not self.bus.hears(kind, self.progress.fields):
+            return NOTHING
+        control = self._tell(kind(**fields))
+        if control.failures:
+            control.raise_failures()
+        return control
+
+    def _tell(self, event: Event) -> Control:
+        self._told.add(event.__class__)
+        state = self.progress.snapshot()
+        control = self.bus.dispatch(event, state)
+        if control is not NOTHING:
+            self.progress.adopt(control, state)
+            self.ledger.file(control, event, max(state.step, state.update))
+        return control
+
+    # -- carrying out (see `ledger.Acts`) ------------------------------------------------------------------------------
+
+    def settle(self, *, saves: bool = True) -> None:
+        """Carry out what is pending."""
+        if self.ledger.pending:
+            self.ledger.carry_out(self, self.progress.step, saves=saves)
+
+    def over(self) -> bool:
+        """Whether no further update may begin."""
+        return self.stopped is not None or self.limits.reached(self.progress.step)
+
+    def stop(self, asked: Asked) -> str | None:
+        """Grant a stop, unless a minimum is not met."""
+        why = self.limits.too_early(self.progress.step, self.position.epochs_done)
+        if why is None and self.stopped is None:
+            self.stopped = asked
+        return why
+
+    def evaluate(self) -> str | None:
+        """Evaluate, at most once an update."""
+        step = self.progress.step
+        if self.evaluation.function is None:
+            return "the loop was given no evaluate="
+        if self.position.evaluated_at == step:
+            return None  # granted by that evaluation
+        self.position.evaluated_at = step
+        self.tell(EvalBegin)
+        good, bad = cells(self.evaluation.run(), step)
+        self.progress.end_evaluation(good)
+        for sentence in bad.values():
+            self.bus.record(Failure("evaluate", "eval_end", step, ReplyError(sentence)))
+        if not good:
+            logger().warning(f"the evaluation at step {step} returned no metric")
+        self.tell(EvalEnd)
+        return None
+
+    def save(self, asked: list[Asked]) -> str | None:
+        """Write one checkpoint for all that asked; a failure follows the policy of those who asked."""
+        if self.folder is None:
+            return "the loop has no run_dir"
+        state = self.progress.snapshot()
+        step, tags = state.step, _tags(asked)
+        self.saved_at = (step, state.evals)
+        metrics = {key: state.metrics[key] for key in state.metrics.fresh}
+        try:
+            checkpoint = self.folder.save(step, tags, metrics)
+        except Exception as error:
+            return self._save_failed(asked, error)
+        self.tell(CheckpointSaved, path=str(checkpoint.path), step=step, tags=checkpoint.tags)
+        return None
+
+    def _save_failed(self, asked: list[Asked], error: Exception) -> str:
+        askers = [self.bus.find(a.who) for a in asked]
+        if any(who is None or who.failure == "raise" for who in askers):
+            error.add_note(f"while saving the checkpoint of step {self.progress.step}")
+            raise error
+        for who in filter(None, askers):
+            request = self.bus.fail(who, CheckpointSaved(), self.progress.snapshot(), error)
+            if request is not None:
+                self.ledger.pending.append(Asked(who.name, request, CheckpointSaved.name, self.progress.step))
+        return f"{type(error).__name__}: {error}"
+
+    def keep(self, asked: Asked) -> None:
+        """Note which checkpoints a saver wants."""
+        if self.folder is not None:
+            self.folder.checkpoints.keep(asked.who, asked.request.steps)  # type: ignore[attr-defined]  # a Keep
+
+    def obey(self, asked: Asked) -> str | None:
+        """Hand a user's request to the function registered for its class."""
+        for kind in type(asked.request).__mro__:
+            if kind in self._obeys:
+                self._obeys[kind](asked.request)
+                return None
+        return f"nobody carries out {asked.kind}; register a function with loop.carry_out({asked.kind}, function)"
+
+    def carry_out(self, kind: type[Request], function: Callable[[Any], object]) -> None:
+        """Register who obeys a request class.
+
+        Raises:
+            TypeError: no Request class, one of the built-in ones, or nothing to call.
+        """
+        if not (isinstance(kind, type) and issubclass(kind, Request)) or kind.__module__ == Request.__module__:
+            raise TypeError(f"carry_out takes a Request class of your own, not {kind!r}")
+        if not callable(function):
+            raise TypeError(f"carry_out({kind.__name__}, {function!r}): the second argument cannot be called")
+        self._obeys[kind] = function
+
+    # -- beginning and end ---------------------------------------------------------------------------------------------
+
+    def begin(self, live: Mapping[str, Any], load: Callable[[], bool]) -> None:
+        """Bind the callbacks, load a checkpoint if there is one to go on from, and say that the run begins."""
+        self.bus.bind(**live)
+        resumed = load()
+        self.began = True
+        control = self._tell(TrainBegin(resumed=resumed))
+        control.raise_failures()
+        self.settle()
+
+    def save_last(self) -> None:
+        """The last save, if the last update or its evaluation came after the one before."""
+        if self.folder is not None and self.saved_at != (self.progress.step, self.progress.fields[EVALS]):
+            self.save([Asked("Loop", Save("last"), "train_end", self.progress.step)])
+            self.settle()
+
+    def end(self, error: BaseException | None) -> Result:
+        """Say that the run is over, close everything, and tell how it ended.
+
+        Raises:
+            Exception: a handler of train_end under the policy ``raise`` failed and the run itself had not.
+        """
+        stop = self.stopped if error is None else None
+        status = "stopped" if stop else _status(error)
+        reason = getattr(stop.request, "reason", "") if stop else str(error or "")
+        control = NOTHING
+        if self.began:
+            if isinstance(error, Exception):
+                self._tell(RunFailed(error))
+            self._name_deaf()
+            self.ledger.expire(self.progress.step)
+            control = self._tell(TrainEnd(status, reason))
+        self.bus.close()
+        if error is None:
+            control.raise_failures()
+        return self._result(status, stop.who if stop else None, reason, error)
+
+    def _result(self, status: str, by: str | None, reason: str, error: BaseException | None) -> Result:
+        state, failures = self.progress.snapshot(), self.bus.failures
+        summaries = [thing.summary() for _, thing in self.bus.objects if hasattr(thing, "summary")]
+        return Result(
+            status=status,
+            stopped_by=by,
+            reason=reason,
+            step=state.step,
+            epoch=state.epoch,
+            total=state.total,
+            best=best_of(summaries),
+            failures=tuple(failures),
+            failure_counts=counts(failures.counts),
+            refused=tuple(self.ledger.of("refused")),
+            ledger=tuple(self.ledger),
+            error=error,
+        )
+
+    def _name_deaf(self) -> None:
+        """Name the handlers that waited for an event this loop never published."""
+        if not self.progress.step:
+            return
+        for kind in self.bus.signals.channels:
+            if kind in (*self._told, Event, CheckpointSaved, HandlerFailed, RunFailed, TrainEnd):
+                continue
+            waiting = {s.name for s in self.bus.order(kind) if s.event is kind and s.filter is None}
+            if waiting:
+                logger().warning(f"{', '.join(sorted(waiting))} waited for {kind.name}; {_advice(kind)}")
+
+
+
+
+
+def _advice(kind: type[Event]) -> str:
+    if kind is GradientsReady:
+        return "with an update of your own call loop.gradients_ready() before the optimizer's step"
+    if kind in (EvalBegin, EvalEnd):
+        return "the loop never evaluated: give it evaluate="
+    if kind in (StepBegin, StepEnd):
+        return "the loop made no update that it was told of"
+    return "this loop never published it"
+
+
+def _tags(asked: Iterable[Asked]) -> dict[str, set[str]]:
+    tags: dict[str, set[str]] = {}
+    for a in asked:
+        if isinstance(a.request, Save):
+            tags.setdefault(a.who, set()).add(a.request.tag)
+    return tags
+
+
+def _status(error: BaseException | None) -> str:
+    if error is None:
+        return "completed"
+    return "failed" if isinstance(error, Exception) else "interrupted"
