@@ -93,7 +93,9 @@ class Bus(Dispatcher):
     def attach(
         self, thing: Any, *, name: str | None = None, options: Mapping[str, Any] | None = None, **keywords: Any
     ) -> Handle:
-        """Subscribe every ``on_<event>`` method of an object. Attached in mid-run it is bound, then gets the next event.
+        """Subscribe every ``on_<event>`` method of an object.
+
+        Attached in mid-run it is bound, then gets the next event.
 
         Options come, each over the one before, from the object's ``priority`` and ``failure``, its ``options()`` for
         that event, ``keywords``, and ``options`` for that event; None in place of options leaves the event out.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from .events import (
     CheckpointSaved,
@@ -78,7 +79,7 @@ class Callback:
         """The run is over."""
 
 
-def handlers_of(thing: object) -> dict[str, object]:
+def handlers_of(thing: object) -> dict[str, Callable[..., Any]]:
     """The ``on_`` methods of an object by event name, without the stubs it left as they are."""
     found = {}
     for name in dir(thing):

@@ -10,10 +10,11 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from callbacks import *  # noqa: F403  # what it has, we have
 
 _INIT: Final = Path(__file__).resolve().parent.parent / "callbacks" / "__init__.py"

@@ -29,7 +29,7 @@ import inspect
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, NoReturn
 
 from blinker import ANY, NamedSignal, Namespace
@@ -62,6 +62,7 @@ class Adapter:
         self.function = function
 
     def __call__(self, sender: Any, *, event: Any, state: Any) -> Any:
+        """Called by blinker's ``send``."""
         return self.function(event, state)
 
 
@@ -76,8 +77,8 @@ class Channel(NamedSignal):
         super().__init__(name, kind.__doc__)
 
     @property
-    def is_muted(self) -> bool:  # type: ignore[override]  # blinker has a plain attribute and assigns it
-        """Whether publishing skips this channel."""
+    def is_muted(self) -> bool:
+        """Whether publishing skips this channel. blinker's ``muted`` assigns it."""
         return self._muted
 
     @is_muted.setter
@@ -163,8 +164,8 @@ class Channel(NamedSignal):
             pairs = [(self._slots[_key(r)], r) for r in super().receivers_for(sender) if _key(r) in self._slots]
         return sorted(pairs, key=lambda pair: pair[0].order)
 
-    def receivers_for(self, sender: Any) -> Iterator[Any]:
-        """blinker's own filtering, in order; ``send`` goes through here."""
+    def receivers_for(self, sender: Any) -> Generator[Callable[..., Any], None, None]:
+        """The receivers that blinker would call for this sender, in order; ``send`` goes through here."""
         for slot, receiver in self.ordered(sender):
             if slot.call is not silent:
                 yield receiver

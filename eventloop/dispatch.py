@@ -1,15 +1,14 @@
 """One publish: one loop over a compiled tuple of slots, each handler isolated, each reply folded.
 
 What the loop pays for is a dictionary lookup, one comparison with the calendar's window and a countdown to the next
-timed sample, then a ``try`` a handler, which is free on 3.11+ while nothing raises. Everything else (nested publishes, a
-second thread, failures, circles) is found out where it happens, off this path.
+timed sample, then a ``try`` a handler, which is free on 3.11+ while nothing raises. Everything else (nested publishes,
+a second thread, failures, circles) is found out where it happens, off this path.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -61,10 +60,8 @@ class Dispatcher:
         slots = table.always
         if slots is None:
             index = table.index
-            if index >= 0 and table.low <= state[index] < table.high:
-                slots = table.current
-            else:
-                slots = table.due(event, state)
+            inside = index >= 0 and table.low <= state[index] < table.high  # type: ignore[operator]  # a counter's
+            slots = table.current if inside else table.due(event, state)
         if not slots:
             return NOTHING
         left = table.left
@@ -214,9 +211,7 @@ class _BeginTable(Table):
 
     __slots__ = ("_begin",)
 
-    def __init__(
-        self, slots: tuple[Any, ...], clock: Callable[[], float], begin: Callable[[Any, Any], None]
-    ) -> None:
+    def __init__(self, slots: tuple[Any, ...], clock: Callable[[], float], begin: Callable[[Any, Any], None]) -> None:
         super().__init__(slots, clock)
         self.always, self.index, self._begin = None, -1, begin
 

@@ -18,7 +18,6 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-
 _BUILT_IN: dict[str, str] = {}  # filled below, once they are there
 
 
@@ -137,7 +136,8 @@ class TrainEnd(Event):
     reason: str = ""
 
 
-_BUILT_IN |= {kind.name: f"{kind.__module__}.{kind.__qualname__}" for kind in (Event, *Event.__subclasses__())}
+for _kind in Event, *Event.__subclasses__():
+    _BUILT_IN[_kind.name] = f"{_kind.__module__}.{_kind.__qualname__}"
 
 
 def known_events() -> dict[str, list[type[Event]]]:

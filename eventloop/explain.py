@@ -19,7 +19,7 @@ class Explanation(str):
 
 
 class HandlerCost(NamedTuple):
-    """One handler's calls and its time: sampled ``mean`` and ``worst`` of a call, and the estimated total, in seconds."""
+    """One handler's calls and its time in seconds: sampled ``mean`` and ``worst`` of a call, and the estimated total."""
 
     name: str
     event: str

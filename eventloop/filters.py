@@ -130,7 +130,8 @@ class Filter:
 
     def look(self, state: Sequence[Any], seconds: float) -> bool:
         """Whether all hold now. Each looks, so that a crossing is consumed whoever else forbids it."""
-        return all([c.look(seconds if c.index == SECONDS else state[c.index]) for c in self.conditions])
+        looks = [c.look(seconds if c.index == SECONDS else state[c.index]) for c in self.conditions]
+        return all(looks)
 
     @property
     def steady(self) -> bool:
@@ -156,12 +157,24 @@ class Filter:
 
 
 class Table:
-    """What one event class calls, in order: ``always``, or with filters, ``current`` inside the counters' windows.
+    """What one event class calls in order: ``always``, or with filters ``current`` while inside the windows.
 
     ``index`` is the counter's place in the snapshot if a single one decides, else -1: ask `due`.
     """
 
-    __slots__ = ("_clock", "_taken", "_watched", "_windows", "always", "current", "high", "index", "left", "low", "slots")
+    __slots__ = (
+        "_clock",
+        "_taken",
+        "_watched",
+        "_windows",
+        "always",
+        "current",
+        "high",
+        "index",
+        "left",
+        "low",
+        "slots",
+    )
 
     def __init__(self, slots: tuple[Slot, ...], clock: Callable[[], float]) -> None:
         self.slots = slots

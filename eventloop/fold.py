@@ -111,9 +111,7 @@ class Control:
     def __or__(self, other: Control) -> Control:
         if not isinstance(other, Control):
             return NotImplemented
-        return Control(
-            self.requests + other.requests, self.failures + other.failures, self._changes + other._changes
-        )
+        return Control(self.requests + other.requests, self.failures + other.failures, self._changes + other._changes)
 
     def __repr__(self) -> str:
         failed = f", failures={list(self.failures)!r}" if self.failures else ""

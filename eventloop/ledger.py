@@ -78,11 +78,11 @@ class Acts(Protocol):
 class Ledger:
     """Requests from the dispatch that made them to their end. The last 1,000 entries are kept, and totals of all."""
 
-    def __init__(self, agreement: Agreement, written: Callable[[Entry], None] = lambda entry: None) -> None:
+    def __init__(self, agreement: Agreement) -> None:
         self.entries: deque[Entry] = deque(maxlen=KEPT)
         self.totals: Counter[str] = Counter()
         self.pending: list[Asked] = []
-        self.written = written
+        self.written: Callable[[Entry], None] = lambda entry: None
         self._agreement = agreement
         self._said: set[tuple[str, str, str]] = set()
 
@@ -185,4 +185,3 @@ def _refused_at(request: Request, event: Event) -> str | None:
     if isinstance(request, Save) and isinstance(event, CheckpointSaved):
         return "a save may not ask for a save"
     return None
-

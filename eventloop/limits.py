@@ -44,12 +44,18 @@ class Limits:
     def total(self, loader: object, accumulate: int) -> int | None:
         """Planned updates, as far as the loader's length tells; a short window is an update of its own."""
         totals = [] if self.max_steps is None else [self.max_steps]
-        if self.max_epochs is not None and isinstance(loader, Sized):
-            try:
-                totals.append(self.max_epochs * -(-len(loader) // accumulate))
-            except (TypeError, NotImplementedError):
-                pass  # a loader over an iterable dataset has __len__ and refuses it
+        length = sized(loader)
+        if self.max_epochs is not None and length is not None:
+            totals.append(self.max_epochs * -(-length // accumulate))
         return min(totals, default=None)
+
+
+def sized(loader: object) -> int | None:
+    """The length, or None: a loader over an iterable dataset has ``__len__`` and refuses it."""
+    try:
+        return len(loader) if isinstance(loader, Sized) else None
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def whole(word: str, value: Any, *, least: int = 0, optional: bool = False) -> int | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import MutableMapping
 from typing import Any
 
 
 @functools.cache
 def logger() -> Any:
-    """structlog over ``logging.getLogger("eventloop")``: whoever configures logging decides what is shown.
+    """A structlog logger over ``logging.getLogger("eventloop")``: whoever configures logging decides what is shown.
 
     Keys travel as attributes of the log record, so that any formatter can use them.
     """
@@ -23,8 +24,8 @@ def logger() -> Any:
     )
 
 
-def _text_and_extra(_: Any, __: str, record: dict[str, Any]) -> dict[str, Any]:
+def _text_and_extra(_: Any, __: str, record: MutableMapping[str, Any]) -> dict[str, Any]:
     text = record.pop("event")
-    told = {name: record.pop(name) for name in ("exc_info", "stack_info") if name in record}
+    told: dict[str, Any] = {name: record.pop(name) for name in ("exc_info", "stack_info") if name in record}
     taken = {"name", "msg", "args", "message", "asctime", "module", "created", "process", "thread"}
     return {"msg": text, "extra": {f"{k}_" if k in taken else k: v for k, v in record.items()}, **told}

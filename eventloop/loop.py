@@ -5,23 +5,22 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from .budget import Budget
 from .bus import Bus
-from .evaluation import Evaluation, batch_size, mean_over
-from .events import EpochBegin, EpochEnd, GradientsReady, StepBegin, StepEnd
+from .course import Course
+from .evaluation import Evaluation, mean_over
+from .events import GradientsReady
 from .fold import Control
 from .folder import Folder
 from .ledger import Ledger
 from .limits import Limits, whole
-from .log import logger
 from .parts import Optimizers, unwrap
-from .progress import EPOCH, MICRO, SAMPLES, TOTAL, Groups, Progress
+from .progress import MICRO, Groups, Progress
 from .ranks import Alone
 from .requests import Request
 from .result import Result
-from .rng import RandomStates, restore
 from .run import Run
 from .state import TrainState
 from .window import Window
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 B = TypeVar("B")
-END: Final[Any] = object()
 
 
 class Loop:
@@ -106,12 +104,10 @@ class Loop:
         self.bus = bus if bus is not None else Bus()
         groups = Groups(optimizers)
         self._progress = Progress(groups, run_id)
-        ledger = Ledger(Alone(), *([folder.journal.entry] if folder else []))
+        ledger = Ledger(Alone())
         self._run = Run(self.bus, self._progress, ledger, Evaluation(model, evaluate), limits, folder)
         self._window = Window(optimizers, groups, accumulate, scaler, clip_norm)
-        self._budget = Budget(self.bus, handler_budget)
-        self._random = RandomStates()
-        self._model, self._eval_every = model, eval_every
+        self._course = Course(self._run, self._window, eval_every, Budget(self.bus, handler_budget))
         self._live = {"model": model, "optimizer": optimizer, "run_dir": run_dir and Path(run_dir), **(bind or {})}
         self._parts = {
             "model": unwrap(model),
@@ -120,14 +116,10 @@ class Loop:
             "progress": self._progress,
             "position": self._run.position,
             "ledger": ledger,
-            "random": self._random,
+            "random": self._course.random,
             "bus": self.bus,
         }
-        self._phase = "new"
-        self._epoch_open = self._exhausted = self._last = False
-        self._drawing = 0  # generators over batches or updates that are suspended in the body
-        self._drawn = self._undone = self._done_here = 0
-        self._updated_in_epoch = 0
+        self._phase = "new"  # entered, running, over
         self._result: Result | None = None
         if folder is not None:
             self.bus.attach(folder.journal, name="Journal")
@@ -161,87 +153,29 @@ class Loop:
     def epochs(self) -> Iterator[int]:
         """Epoch numbers from 1 until a limit or a stop. After each: the evaluation if due, then ``epoch_end``."""
         self._begin()
-        while not self._run.over() and self._another_epoch():
-            self._open_epoch()
+        course = self._course
+        while course.another_epoch():
+            course.open_epoch()
             yield self._progress.epoch
-            if self._epoch_open:
-                self._close_epoch()
+            if course.epoch_open:
+                course.close_epoch()
 
     def batches(self, loader: Iterable[B]) -> Iterator[B]:
         """The micro-batches of one epoch. Requests are carried out between two of them, before the next is drawn.
+
+        Outside `epochs` it is one epoch by itself.
 
         Raises:
             ValueError: the loader gave no batch.
             RuntimeError: the iterator is of an earlier epoch.
         """
         self._begin()
-        own = not self._epoch_open
-        if own:
-            if self._run.over() or not self._another_epoch():
-                return
-            self._plan(loader)
-            self._open_epoch()
-        self._drop_abandoned()
-        self._drawing += 1
-        try:
-            yield from self._draw(loader, self._progress.epoch)
-        finally:
-            self._drawing -= 1
-        if own:
-            self._close_epoch()
-
-    def _draw(self, loader: Iterable[B], epoch: int) -> Iterator[B]:
-        source, drawn = self._source(loader)
-        length = len(loader) if self._progress.fields[TOTAL] is not None and hasattr(loader, "__len__") else -1
-        ahead, following = self._window.accumulate > 1, END
-        if ahead:
-            following = next(source, END)
-        self._exhausted = False
-        while True:
-            if self._progress.epoch != epoch or not self._epoch_open:
-                raise RuntimeError(f"this iterator is of epoch {epoch}; call loop.batches(loader) again")
-            if not self._window.micro and drawn != length:  # at the known end the epoch's own boundary comes
-                self._boundary()
-            if self._run.over() and not self._window.micro:
-                return
-            batch = following if ahead else next(source, END)
-            if batch is END:
-                break
-            if ahead:
-                following = next(source, END)
-                self._last = following is END
-            self._open_window()
-            drawn = self._run.position.batch = drawn + 1
-            self._drawn += 1
-            self._undone += 1
-            self._progress.fields[SAMPLES] += batch_size(batch)
-            yield batch
-        self._exhausted = True
-        if not drawn:
-            raise ValueError(f"the loader gave no batch in epoch {epoch} (a generator can be read once; pass a loader)")
+        return self._course.one_epoch(lambda: self._course.draw(loader), loader)
 
     def updates(self) -> Iterator[int]:
         """Numbers of updates until ``max_steps`` or a stop, for scripts that draw their own batches; one epoch."""
         self._begin()
-        own = not self._epoch_open
-        if own:
-            if self._run.over() or not self._another_epoch():
-                return
-            self._plan(None)
-            self._open_epoch()
-        self._drawing += 1
-        try:
-            while True:
-                self._boundary()
-                if self._run.over():
-                    break
-                self._open_window()
-                yield self._progress.step + 1
-        finally:
-            self._drawing -= 1
-        self._exhausted = True
-        if own:
-            self._close_epoch()
+        return self._course.one_epoch(self._course.number, None)
 
     def eval_batches(self, loader: Iterable[B]) -> Iterator[B]:
         """The batches of an evaluation, inside ``evaluate``."""
@@ -255,7 +189,7 @@ class Loop:
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of one micro-batch, scaled for accumulation and mixed precision; the loss is noted."""
-        self._open_window()
+        self._course.open_update()
         self._window.backward(loss)
         self._progress.losses.append(loss)
         self._progress.fields[MICRO] += 1
@@ -266,19 +200,19 @@ class Loop:
         Raises:
             RuntimeError: no backward came before it.
         """
-        window = self._window
+        window, course = self._window, self._course
         if not window.micro:
             raise RuntimeError("loop.update() without loop.backward(loss): there are no gradients to use")
-        if window.micro < window.accumulate and not self._last:
+        if window.micro < window.accumulate and not course.last:
             return False
         norm = window.gradients()
         if norm is not None:
             self._progress.report({"grad_norm": norm})
-        if self.gradients_ready().skip is not None:
-            window.drop()
-            self._end_update(skipped=True)
+        if self.gradients_ready().skip is None:
+            course.end_update(skipped=not window.step())
         else:
-            self._end_update(skipped=not window.step())
+            window.drop()
+            course.end_update(skipped=True)
         return True
 
     def gradients_ready(self) -> Control:
@@ -292,19 +226,19 @@ class Loop:
         carried out at once, and the update opens only here, so that schedules set the rate of the next one.
         """
         self._begin()
-        if not self._epoch_open:
-            self._plan(None)
-            self._open_epoch()
-        self._open_window()
-        progress = self._progress
+        course, progress = self._course, self._progress
+        if not course.epoch_open:
+            course.plan(None)
+            course.open_epoch()
+        course.open_update()
         if loss is not None:
             progress.losses.append(loss)
         if metrics:
             progress.report(metrics)
-        progress.fields[MICRO] += self._undone or 1
-        self._end_update(skipped=skipped)
-        if not self._drawing:
-            self._boundary()
+        progress.fields[MICRO] += course.undone or 1
+        course.end_update(skipped=skipped)
+        if not course.drawing:
+            course.boundary()
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -325,118 +259,15 @@ class Loop:
             import torch
 
             folder.open(torch.initial_seed(), [o for o in self.bus.objects if o[1] is not folder.journal])
-        self._budget.start()
         self._run.begin(self._live, lambda: folder is not None and folder.load(self._parts))
-
-    def _another_epoch(self) -> bool:
-        resuming = self._run.position.resumed_at is not None
-        return resuming or self._run.limits.another_epoch(self._progress.epoch)
-
-    def _open_epoch(self) -> None:
-        position = self._run.position
-        if position.resumed_at is None:
-            self._progress.fields[EPOCH] += 1
-            position.batch = 0
-        position.completed = False
-        self._epoch_open, self._exhausted = True, False
-        self._drawn = self._updated_in_epoch = 0
-        self._run.tell(EpochBegin)
-
-    def _close_epoch(self) -> None:
-        run, completed = self._run, self._exhausted
-        self._drop_abandoned()
-        if completed and self._drawn and not self._updated_in_epoch and not run.over():
-            raise RuntimeError(
-                f"epoch {self._progress.epoch} drew {self._drawn} batches and made no update: call loop.backward(loss) "
-                f"and loop.update(), or loop.step_end(loss=loss) after an update of your own"
-            )
-        run.position.epochs_done = self._progress.epoch - (not completed)
-        run.settle(saves=False)
-        if self._updated_in_epoch and (self._eval_every == "epoch" or self._eval_due() or run.over()):
-            run.evaluate()
-        run.settle(saves=False)  # a save waits, so that the checkpoint is of an epoch that has ended
-        self._epoch_open, run.position.completed = False, True
-        run.tell(EpochEnd, completed=completed)
-        run.settle()
-
-    def _source(self, loader: Iterable[B]) -> tuple[Iterator[B], int]:
-        """The loader's iterator, wound forward to where a resumed run stands, and how many batches it has given."""
-        if (set_epoch := getattr(getattr(loader, "sampler", None), "set_epoch", None)) is not None:
-            set_epoch(self._progress.epoch - 1)
-        self._plan(loader)
-        position, skip = self._run.position, self._run.position.resumed_at
-        position.resumed_at = None
-        if skip is None:
-            self._random.mark_epoch()
-            return iter(loader), 0
-        if self._random.epoch_began is not None:
-            restore(self._random.epoch_began)
-        source = iter(loader)
-        for _ in range(skip):
-            next(source, END)
-        if self._random.loaded is not None:
-            restore(self._random.loaded)
-        logger().warning(f"wound the loader forward over {skip} batches of epoch {self._progress.epoch}")
-        return source, skip
-
-    def _plan(self, loader: object) -> None:
-        if self._progress.fields[TOTAL] is None:
-            self._progress.fields[TOTAL] = self._run.limits.total(loader, self._window.accumulate)
-
-    def _boundary(self) -> None:
-        """Between two turns of the body."""
-        if self._eval_due():
-            self._run.evaluate()
-        self._run.settle()
-
-    def _eval_due(self) -> bool:
-        every = self._eval_every
-        if not isinstance(every, int):
-            return False
-        return self._progress.step // every > max(self._run.position.evaluated_at, 0) // every
-
-    def _open_window(self) -> None:
-        if self._window.open:
-            return  # between micro-batches, or the body said `continue`
-        self._window.open = True
-        self._window.micro = 0
-        self._progress.begin_update()
-        self._run.tell(StepBegin)
-
-    def _end_update(self, *, skipped: bool) -> None:
-        self._progress.end_update(skipped)
-        self._window.open, self._window.micro, self._undone, self._last = False, 0, 0, False
-        self._updated_in_epoch += 1
-        self._done_here += not skipped
-        self._run.tell(StepEnd, skipped=skipped)
-        self._budget.check(self._progress.step)
-
-    def _drop_abandoned(self) -> None:
-        """End the update that a break or a stop has left open; its gradients would leak into the next."""
-        if self._window.open and not self._drawing:
-            self._window.drop()
-            self._window.open, self._window.micro, self._undone = False, 0, 0
-            self._progress.end_update(skipped=True)
-            self._run.tell(StepEnd, skipped=True)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         begun, self._phase = self._phase == "running", "over"
         try:
             if error is None and begun:
-                self._drawing = 0
-                self._finish()
+                self._course.finish()
         except BaseException as late:
             error = late
             raise
         finally:
             self._result = self._run.end(error)
-
-    def _finish(self) -> None:
-        """Close what is open; then the last evaluation and the last save, each once, if anything was done here."""
-        self._drop_abandoned()
-        if self._epoch_open:
-            self._close_epoch()
-        if self._done_here:
-            self._run.evaluate()
-            self._run.settle()
-            self._run.save_last()

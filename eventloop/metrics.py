@@ -47,7 +47,7 @@ class Metrics(Mapping[str, float]):
         cell = self._cell(key)
         value = cell.value
         if value.__class__ is float:
-            return value  # type: ignore[no-any-return]  # narrowed by the class test
+            return value
         if value is DROPPED:
             raise StaleMetricError(
                 f"{key} of step {cell.step} was not read before the next step_begin and is gone; "

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 def unwrap(model: Module) -> Module:
     """The user's own module inside DDP, DataParallel and torch.compile: its names are the ones in a checkpoint."""
+    inner: Any = model
     while True:
-        if hasattr(model, "_orig_mod"):
-            model = model._orig_mod
-        elif type(model).__module__.startswith("torch.nn.parallel"):
-            model = model.module
+        if hasattr(inner, "_orig_mod"):
+            inner = inner._orig_mod
+        elif type(inner).__module__.startswith("torch.nn.parallel"):
+            inner = inner.module
         else:
-            return model
+            return inner  # type: ignore[no-any-return]  # what these wrap is a module
 
 
 class Optimizers:

@@ -187,4 +187,3 @@ class Progress:
         self.fields[METRICS] = Metrics(None, old)
         self.fields[LR] = self.groups.read()
         self.fields[HELD] = MappingProxyType(dict(state["held"]))
-

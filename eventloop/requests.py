@@ -95,9 +95,9 @@ class SetLR(Request):
         return f"SetLR({dict(self.lr) if isinstance(self.lr, Mapping) else self.lr!r})"
 
 
-def _rate(value: Any, group: str | None) -> float:
+def _rate(value: Any, group: str | None) -> Any:
     if value.__class__ is float and 0.0 <= value < math.inf:  # the schedules' path, each update
-        return value  # type: ignore[no-any-return]  # narrowed by the class test
+        return value
     try:
         rate = float(value)
     except (TypeError, ValueError):

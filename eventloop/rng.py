@@ -17,7 +17,7 @@ def capture() -> dict[str, Any]:
     if (numpy := sys.modules.get("numpy")) is not None:
         name, keys, *rest = numpy.random.get_state()
         state["numpy"] = (name, keys.tolist(), *rest)
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's
         state["cuda"] = list(torch.cuda.get_rng_state_all())
     return state
 

@@ -11,7 +11,7 @@ from .subscription import Handle
 
 
 class LoadReport(NamedTuple):
-    """What came of loading states: names whose state was ``restored``, is ``missing``, or has no owner (``unknown``)."""
+    """What came of loading states: names ``restored``, names without a state (``missing``), without an owner."""
 
     restored: tuple[str, ...]
     missing: tuple[str, ...]

@@ -24,7 +24,7 @@ from .events import (
 from .failures import Failure
 from .fold import NOTHING, Control
 from .folder import Folder
-from .ledger import Asked, Ledger
+from .ledger import Asked, Entry, Ledger
 from .limits import Limits
 from .log import logger
 from .metrics import cells
@@ -38,7 +38,13 @@ class Run:
     """The bus, the counters, the ledger and the run folder of one run, and what may be done with them."""
 
     def __init__(
-        self, bus: Bus, progress: Progress, ledger: Ledger, evaluation: Evaluation, limits: Limits, folder: Folder | None
+        self,
+        bus: Bus,
+        progress: Progress,
+        ledger: Ledger,
+        evaluation: Evaluation,
+        limits: Limits,
+        folder: Folder | None,
     ) -> None:
         self.bus, self.progress, self.ledger = bus, progress, ledger
         self.evaluation, self.limits, self.folder = evaluation, limits, folder
@@ -48,6 +54,7 @@ class Run:
         self.saved_at: tuple[int, int] | None = None  # step and evaluations
         self._obeys: dict[type[Request], Callable[[Any], object]] = {}
         self._told: set[type[Event]] = set()
+        ledger.written = self._journal
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
@@ -72,6 +79,15 @@ class Run:
             self.progress.adopt(control, state)
             self.ledger.file(control, event, max(state.step, state.update))
         return control
+
+    def _journal(self, entry: Entry) -> None:
+        if self.folder is None:
+            return
+        try:
+            self.folder.journal.entry(entry)
+        except Exception as error:
+            if (who := self.bus.find("Journal")) is not None:
+                self.bus.fail(who, TrainEnd(), self.progress.snapshot(), error)
 
     # -- carrying out (see `ledger.Acts`) ------------------------------------------------------------------------------
 
@@ -226,9 +242,6 @@ class Run:
             waiting = {s.name for s in self.bus.order(kind) if s.event is kind and s.filter is None}
             if waiting:
                 logger().warning(f"{', '.join(sorted(waiting))} waited for {kind.name}; {_advice(kind)}")
-
-
-
 
 
 def _advice(kind: type[Event]) -> str:

@@ -7,7 +7,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -55,7 +55,7 @@ def describe_run(folder: Path, run_id: str, seed: int, callbacks: Iterable[tuple
     """Write ``run.json``: command line, git commit, versions, seed, callbacks with their settings in order."""
     told = {
         "run_id": run_id,
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": sys.argv,
         "git": git_commit(),
         "versions": {"python": platform.python_version(), **_versions("torch", "torch-eventloop", "numpy", "blinker")},

@@ -75,6 +75,7 @@ class TrainState(_Fields):
         elapsed: float = 0.0,
         held: Mapping[str, float] = NO_LR,
     ) -> TrainState:
+        """Check and freeze what is given."""
         if not isinstance(metrics, Metrics):
             metrics = Metrics(checked_cells(metrics, max(step, update)))
         lr, held = MappingProxyType(dict(lr)), MappingProxyType(dict(held))

@@ -44,7 +44,7 @@ def pack(value: Any, place: str, tensors: dict[str, Any]) -> Any:
     if hasattr(value, "dtype") and hasattr(value, "tolist"):  # NumPy
         return pack(value.tolist(), place, tensors)
     kind = f"{type(value).__module__}.{type(value).__name__}"
-    raise TypeError(f"{place} is a {kind}; a state is plain JSON (None, bool, int, float, str, list, dict) plus tensors")
+    raise TypeError(f"{place} is a {kind}; a state is None, bool, int, float, str, list, dict, tuple or a tensor")
 
 
 def unpack(value: Any, tensors: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ A checkpoint is a folder ``step-00000840`` that appears by one rename, after eve
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import shutil
@@ -169,9 +170,7 @@ class Checkpoints:
 
     def _write(self, folder: Path, parts: Mapping[str, Stateful]) -> None:
         tensors: dict[str, Any] = {}
-        states = {
-            name: pack(part.state_dict(), name, tensors) for name, part in parts.items() if name != "model"
-        }
+        states = {name: pack(part.state_dict(), name, tensors) for name, part in parts.items() if name != "model"}
         aliases = {
             "model": write_tensors(folder / "model.safetensors", parts["model"].state_dict()),
             "state": write_tensors(folder / "state.safetensors", tensors),
@@ -179,7 +178,7 @@ class Checkpoints:
         write_json(folder / "state.json", {"states": states, "aliases": aliases})
 
     def _commit(
-        self, folder: Path, step: int, asked_by: dict[str, list[str]], metrics: Mapping[str, float]
+        self, folder: Path, step: int, asked_by: dict[str, builtins.list[str]], metrics: Mapping[str, float]
     ) -> Checkpoint:
         import torch
 

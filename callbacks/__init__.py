@@ -1,0 +1,52 @@
+"""Callbacks for an `eventloop.Bus`: schedules, stoppers, savers, monitors, guards, loggers.
+
+Each class is loaded when somebody asks for it, also under its name with ``Callback`` behind. Importing this package
+loads no torch. If a ``callbacks.py`` of your own hides it, use ``from eventloop.callbacks import ...``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .checkpoint import ModelCheckpoint
+    from .early_stopping import EarlyStopping
+    from .guards import NaNGuard
+    from .monitors import GradNormMonitor, LearningRateMonitor
+    from .schedules import CosineAnnealingWithWarmup, WarmupCosine
+
+_LAZY = {
+    "CosineAnnealingWithWarmup": "schedules",
+    "EarlyStopping": "early_stopping",
+    "GradNormMonitor": "monitors",
+    "LearningRateMonitor": "monitors",
+    "ModelCheckpoint": "checkpoint",
+    "NaNGuard": "guards",
+    "WarmupCosine": "schedules",
+}
+
+__all__ = [
+    "CosineAnnealingWithWarmup",
+    "EarlyStopping",
+    "GradNormMonitor",
+    "LearningRateMonitor",
+    "ModelCheckpoint",
+    "NaNGuard",
+    "WarmupCosine",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """A callback, loaded when somebody asks."""
+    own = name.removesuffix("Callback")
+    if own not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {', '.join(_LAZY)}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f".{_LAZY[own]}", __name__), own)
+    return value
+
+
+def __dir__() -> list[str]:
+    """What there is, loaded or not."""
+    return sorted({*globals(), *_LAZY})

@@ -1,0 +1,222 @@
+"""Decide when a checkpoint is written and which ones stay. The loop's checkpoint service does both."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eventloop import (
+    Callback,
+    CheckpointSaved,
+    EpochEnd,
+    EvalEnd,
+    Event,
+    Keep,
+    Priority,
+    Save,
+    StepEnd,
+    TrainBegin,
+    TrainState,
+)
+from eventloop.checkpoint import Checkpoints
+
+from .arguments import not_negative, whole
+from .improvement import Improvement, Mode, resolve_mode, say_missing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventloop import Bus
+
+
+class ModelCheckpoint(Callback):
+    """Saves the best, the newest, or each n updates, epochs or seconds, and keeps what it is told to keep.
+
+    With a ``monitor`` a score is judged at every ``eval_end`` that reports it, elsewhere only where an ``every_*`` is
+    due and the value is fresh. Without any ``every_*``: at ``eval_end`` with a monitor, else at each epoch's end. What
+    is saved is the state of every handler after the event. The limit counts and removes only checkpoints that this run
+    wrote and this saver asked for; the newest always stays on top of it.
+
+    Args:
+        monitor: the metric that scores a checkpoint.
+        mode: "min" or "max"; may be left out only for "loss" and names that end in "_loss" or "/loss" (then "min").
+        save_top_k: with a monitor the k best stay (of equal scores the earlier), without one the k newest; 0 keeps only
+            the newest, -1 all.
+        every_steps: save each so many updates.
+        every_epochs: save each so many epochs.
+        every_seconds: save each so many seconds.
+        strict: a missing ``monitor`` is an error instead of a warning.
+
+    Attributes:
+        best_path: the folder of the best checkpoint, None before there is one.
+        best_score: its score.
+        best_step: its step.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    priority = Priority.SAVE
+    failure = "raise"
+
+    def __init__(
+        self,
+        monitor: str | None = None,
+        mode: Mode | None = None,
+        save_top_k: int = 1,
+        every_steps: int | None = None,
+        every_epochs: int | None = None,
+        every_seconds: float | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.monitor = monitor
+        self.mode = None if monitor is None else resolve_mode(monitor, mode, self)
+        self.save_top_k = whole(self, "save_top_k", save_top_k, -1)
+        self.every_steps = None if every_steps is None else whole(self, "every_steps", every_steps, 1)
+        self.every_epochs = None if every_epochs is None else whole(self, "every_epochs", every_epochs, 1)
+        if every_seconds is not None and not not_negative(self, "every_seconds", every_seconds):
+            raise ValueError(f"ModelCheckpoint: every_seconds={every_seconds!r} must be above 0")
+        self.every_seconds = every_seconds
+        self.strict = strict
+        self._rule = None if self.mode is None else Improvement(self.mode)
+        self._run_dir: Path | None = None
+        self._bus: Bus | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._kept: dict[int, float | None] = {}  # step to score, of this saver's checkpoints that stand
+        self._asked: dict[int, float | None] = {}  # the same, of the save on its way
+        self._folder: Path | None = None
+        self._looked = (0, 0.0)  # step and seconds at the last look, where both decide
+        self._said_missing = False
+
+    def options(self) -> dict[str, Any]:
+        """Which events it needs, and how often."""
+        no_every = self.every_steps is self.every_epochs is self.every_seconds is None
+        epochs = 1 if no_every and self.monitor is None else self.every_epochs
+        steps: dict[str, Any] | None = None
+        if self.every_steps is not None and self.every_seconds is not None:
+            steps = {"when": self._due}  # a filter would ask for both at once
+        elif self.every_steps is not None:
+            steps = {"every": self.every_steps}
+        elif self.every_seconds is not None:
+            steps = {"every": {"seconds": self.every_seconds}}
+        return {
+            "step_end": steps,
+            "epoch_end": None if epochs is None else {"every": epochs},
+            "eval_end": None if self.monitor is None else {},
+        }
+
+    def _due(self, event: Event, state: TrainState) -> bool:
+        step, seconds = self._looked
+        self._looked = state.step, state.elapsed
+        n, t = self.every_steps or 1, self.every_seconds or 1.0
+        return state.step // n > step // n or state.elapsed // t > seconds // t
+
+    def bind(self, *, run_dir: Path | None = None, bus: Bus | None = None) -> None:
+        """Learn where checkpoints lie, and under which name this saver asks for them."""
+        self._run_dir, self._bus = run_dir, bus
+
+    def on_train_begin(self, event: TrainBegin, state: TrainState) -> Keep:
+        """A fresh run has no checkpoints; a resumed one finds its own by their manifests."""
+        if not event.resumed:
+            self._forget()
+        elif self._run_dir is not None and self._bus is not None:
+            name, root = self._bus.name_of(self), self._run_dir / "checkpoints"
+            for checkpoint in Checkpoints(root, state.run_id).list():
+                ours = checkpoint.run_id == state.run_id and name in checkpoint.asked_by
+                if ours and checkpoint.step <= state.step:  # later ones are of a part of the run that was given up
+                    self._kept[checkpoint.step] = checkpoint.metrics.get(self.monitor or "")
+                    self._folder = root
+        return Keep(frozenset(self._wanted()))
+
+    def on_step_end(self, event: StepEnd, state: TrainState) -> Save:
+        """Each n updates or seconds."""
+        return self._ask(state, "step")
+
+    def on_epoch_end(self, event: EpochEnd, state: TrainState) -> Save | None:
+        """Each n epochs."""
+        return self._ask(state, "epoch") if event.completed else None
+
+    def on_eval_end(self, event: EvalEnd, state: TrainState) -> Save | None:
+        """A new score: saved if it is among the best."""
+        monitor = self.monitor or ""
+        if monitor not in state.metrics.fresh:
+            if self.strict or not self._said_missing:
+                self._said_missing = True
+                say_missing(self, monitor, event, state, strict=self.strict)
+            return None
+        ranked = self._ranked({**self._kept, state.step: state.metrics[monitor]})
+        if self.save_top_k > 0 and state.step not in ranked[: self.save_top_k]:
+            return None
+        return self._ask(state, "best" if ranked[0] == state.step else "top")
+
+    def _ask(self, state: TrainState, tag: str) -> Save:
+        fresh = self.monitor is not None and self.monitor in state.metrics.fresh
+        self._asked = {state.step: state.metrics[self.monitor or ""] if fresh else None}
+        return Save(tag)
+
+    def on_checkpoint_saved(self, event: CheckpointSaved, state: TrainState) -> Keep | None:
+        """It stands: from now on it counts, and what falls out of the limit may go."""
+        if event.step not in self._asked:
+            return None
+        self._kept.update(self._asked)
+        self._asked, self._folder = {}, Path(event.path).parent
+        wanted = self._wanted()
+        self._kept = {step: score for step, score in self._kept.items() if step in wanted}
+        return Keep(frozenset(wanted))
+
+    def _ranked(self, scores: Mapping[int, float | None]) -> list[int]:
+        """The scored steps, the best first; of equal scores the earlier."""
+        if self._rule is None:
+            return []
+        keys = {step: self._rule.rank_key(score) for step, score in scores.items() if score is not None}
+        return sorted(keys, key=lambda step: (keys[step], step))
+
+    def _wanted(self) -> set[int]:
+        if self.save_top_k == -1:
+            return set(self._kept)
+        if self.monitor is not None:
+            return set(self._ranked(self._kept)[: self.save_top_k])
+        return set(sorted(self._kept, reverse=True)[: self.save_top_k])
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best checkpoint."""
+        ranked = self._ranked(self._kept)
+        return ranked[0] if ranked and math.isfinite(self._kept[ranked[0]] or 0.0) else None
+
+    @property
+    def best_score(self) -> float | None:
+        """Its score."""
+        return None if self.best_step is None else self._kept[self.best_step]
+
+    @property
+    def best_path(self) -> Path | None:
+        """Its folder."""
+        if self.best_step is None or self._folder is None:
+            return None
+        return self._folder / f"step-{self.best_step:08d}"
+
+    def summary(self) -> dict[str, Any]:
+        """The best, for the run's result."""
+        if self.monitor is None:
+            return {}
+        best = {"best": self.best_score, "best_step": self.best_step, "best_path": self.best_path}
+        return {"monitor": self.monitor, **best}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it looked last. What it has kept is told by the manifests: a checkpoint cannot know its own file."""
+        return {"looked": list(self._looked)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        step, seconds = state["looked"]
+        self._looked = int(step), float(seconds)
+
+    def describe(self) -> str:
+        """What it keeps, in words."""
+        what = {-1: "all", 0: "the newest"}.get(self.save_top_k, f"{self.save_top_k} and the newest")
+        by = "" if self.monitor is None else f" by {self.monitor} {self.mode}"
+        return f"keeps {what}{by}"

@@ -1,0 +1,59 @@
+"""The command line. ``--help`` loads no torch: whatever needs it is imported by the command that does."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from . import __version__
+from .errors import EventLoopError
+
+
+class _Commands(click.Group):
+    """Errors go to stderr in one sentence, with exit code 2."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except (EventLoopError, OSError, ValueError, ImportError) as error:
+            _fail(error)
+
+
+def _fail(error: Exception) -> NoReturn:
+    click.echo(f"error: {error}", err=True)
+    sys.exit(2)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="eventloop")
+def main() -> None:
+    """The training event bus for PyTorch loops of your own."""
+
+
+@main.command()
+@click.option("--run-dir", type=click.Path(path_type=Path), help="The run's folder; default: a new runs/digits-N.")
+@click.option("--patience", type=click.IntRange(min=1), default=3, show_default=True, help="Of early stopping.")
+@click.option("--max-epochs", type=click.IntRange(min=1), default=30, show_default=True, help="Epochs at most.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of weights and order of images.")
+@click.option("--resume", is_flag=True, help="Go on from the newest whole checkpoint of --run-dir.")
+@click.option("--fail-logger", is_flag=True, help="Let the loggers' disk be full in mid-run, to see what that costs.")
+def demo(run_dir: Path | None, **options: Any) -> None:
+    """Train a small CNN on real images of digits until it no longer gets better.
+
+    Schedule, loggers, early stopping and checkpoints are subscribers of one bus; the summary says who stopped the run.
+    """
+    if options["resume"] and run_dir is None:
+        raise click.UsageError("--resume needs --run-dir")
+    from .demo import run_demo
+
+    click.echo(run_demo(run_dir or _free(Path("runs")), **options))
+
+
+def _free(parent: Path) -> Path:
+    n = 1
+    while (folder := parent / f"digits-{n}").exists():
+        n += 1
+    return folder

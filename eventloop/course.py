@@ -1,0 +1,215 @@
+"""The course of a run: epochs and updates, each begin with its end, and the boundary between two turns of the body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeVar
+
+from .budget import Budget
+from .evaluation import batch_size
+from .events import EpochBegin, EpochEnd, StepBegin, StepEnd
+from .limits import sized
+from .log import logger
+from .progress import EPOCH, SAMPLES, TOTAL
+from .rng import RandomStates, restore
+from .run import Run
+from .window import Window
+
+B = TypeVar("B")
+END: Final[Any] = object()
+
+
+class Course:
+    """What is open in this run, and how it is opened and closed.
+
+    Args:
+        run: what may be told and carried out.
+        window: the gradients of the update in hand.
+        eval_every: "epoch", a number of updates, or None.
+        budget: looks at the handlers' share of step time.
+    """
+
+    def __init__(self, run: Run, window: Window, eval_every: int | str | None, budget: Budget) -> None:
+        self.run, self.window, self.random = run, window, RandomStates()
+        self.progress = run.progress
+        self.epoch_open = False
+        self.exhausted = False  # the epoch's loader has given all it has
+        self.last = False  # the batch in hand is the loader's last
+        self.drawing = 0  # generators over batches or updates that are suspended in the body
+        self.undone = 0  # batches drawn since the last update
+        self.worked = False  # an epoch was opened in this sitting
+        self._drawn = self._updated = 0  # of this epoch
+        self._eval_every, self._budget = eval_every, budget
+
+    def another_epoch(self) -> bool:
+        """Whether one may begin, or go on where a checkpoint was made."""
+        if self.run.over():
+            return False
+        resuming = self.run.position.resumed_at is not None
+        return resuming or self.run.limits.another_epoch(self.progress.epoch)
+
+    def open_epoch(self) -> None:
+        """The next epoch, or the one in which a resumed run stands."""
+        position = self.run.position
+        if position.resumed_at is None:
+            self.progress.fields[EPOCH] += 1
+            position.batch = 0
+        position.completed = False
+        self.epoch_open, self.exhausted, self.worked = True, False, True
+        self._drawn = self._updated = 0
+        self.run.tell(EpochBegin)
+
+    def close_epoch(self) -> None:
+        """The evaluation if it is due, then epoch_end, then what was asked for at either.
+
+        Raises:
+            RuntimeError: batches were drawn and no update was made of them.
+        """
+        run, completed = self.run, self.exhausted
+        self.drop_abandoned()
+        if completed and self._drawn and not self._updated and not run.over():
+            raise RuntimeError(
+                f"epoch {self.progress.epoch} drew {self._drawn} batches and made no update: call loop.backward(loss) "
+                f"and loop.update(), or loop.step_end(loss=loss) after an update of your own"
+            )
+        run.settle(saves=False)
+        run.position.epochs_done = self.progress.epoch - (not completed)  # min_epochs is met from its evaluation on
+        if self.progress.step and (self._eval_every == "epoch" or self._eval_due() or run.over()):
+            run.evaluate()
+        run.settle(saves=False)  # a save waits, so that the checkpoint is of an epoch that has ended
+        self.epoch_open, run.position.completed = False, True
+        run.tell(EpochEnd, completed=completed)
+        run.settle()
+
+    def _source(self, loader: Iterable[B]) -> tuple[Iterator[B], int]:
+        """The loader's iterator, wound forward to where a resumed run stands, and how many batches it has given."""
+        if (set_epoch := getattr(getattr(loader, "sampler", None), "set_epoch", None)) is not None:
+            set_epoch(self.progress.epoch - 1)
+        self.plan(loader)
+        position, skip = self.run.position, self.run.position.resumed_at
+        position.resumed_at = None
+        if skip is None:
+            self.random.mark_epoch()
+            return iter(loader), 0
+        if self.random.epoch_began is not None:
+            restore(self.random.epoch_began)
+        source = iter(loader)
+        for _ in range(skip):
+            next(source, END)
+        if self.random.loaded is not None:
+            restore(self.random.loaded)
+        logger().warning(f"wound the loader forward over {skip} batches of epoch {self.progress.epoch}")
+        return source, skip
+
+    def plan(self, loader: object) -> None:
+        """Learn from the first loader how many updates there will be."""
+        if self.progress.fields[TOTAL] is None:
+            self.progress.fields[TOTAL] = self.run.limits.total(loader, self.window.accumulate)
+
+    def boundary(self) -> None:
+        """Between two turns of the body."""
+        if self._eval_due():
+            self.run.evaluate()
+        self.run.settle()
+
+    def _eval_due(self) -> bool:
+        every = self._eval_every
+        if not isinstance(every, int):
+            return False
+        return self.progress.step // every > max(self.run.position.evaluated_at, 0) // every
+
+    def open_update(self) -> None:
+        """The next update is in hand, unless one is."""
+        if self.window.open:
+            return  # between micro-batches, or the body said `continue`
+        self.window.open = True
+        self.window.micro = 0
+        self.progress.begin_update()
+        self.run.tell(StepBegin)
+
+    def end_update(self, *, skipped: bool) -> None:
+        """The update in hand is done, or was skipped."""
+        self.progress.end_update(skipped)
+        self.window.open, self.window.micro, self.undone, self.last = False, 0, 0, False
+        self._updated += 1
+        self.run.tell(StepEnd, skipped=skipped)
+        self._budget.check(self.progress.step)
+
+    def drop_abandoned(self) -> None:
+        """End the update that a break or a stop has left open; its gradients would leak into the next."""
+        if self.window.open and not self.drawing:
+            self.window.drop()
+            self.window.open, self.window.micro, self.undone = False, 0, 0
+            self.progress.end_update(skipped=True)
+            self.run.tell(StepEnd, skipped=True)
+
+    def finish(self) -> None:
+        """Close what is open; then the last evaluation and the last save, each once, if anything was done here."""
+        self.drawing = 0
+        self.drop_abandoned()
+        if self.epoch_open:
+            self.close_epoch()
+        if self.worked and self.progress.step:
+            self.run.evaluate()
+            self.run.settle()
+            self.run.save_last()
+
+    def one_epoch(self, draw: Callable[[], Iterator[B]], loader: object) -> Iterator[B]:
+        """What ``draw`` gives, in the epoch that is open, else in one of its own."""
+        own = not self.epoch_open
+        if own:
+            if not self.another_epoch():
+                return
+            self.plan(loader)
+            self.open_epoch()
+        self.drop_abandoned()
+        self.drawing += 1
+        try:
+            yield from draw()
+        finally:
+            self.drawing -= 1
+        if own:
+            self.close_epoch()
+
+    def number(self) -> Iterator[int]:
+        """The numbers of updates; see `Loop.updates`."""
+        while True:
+            self.boundary()
+            if self.run.over():
+                break
+            self.open_update()
+            yield self.progress.step + 1
+        self.exhausted = self.run.stopped is None
+
+    def draw(self, loader: Iterable[B]) -> Iterator[B]:
+        """The batches of one loader; see `Loop.batches`."""
+        epoch = self.progress.epoch
+        source, drawn = self._source(loader)
+        length, ahead = sized(loader), self.window.accumulate > 1
+        following: Any = next(source, END) if ahead else None
+        self.exhausted = False
+        while True:
+            if self.progress.epoch != epoch or not self.epoch_open:
+                raise RuntimeError(f"this iterator is of epoch {epoch}; call loop.batches(loader) again")
+            at_end = following is END if ahead else drawn == length
+            if not self.window.micro:
+                if not at_end:  # at a known end the epoch's own boundary comes
+                    self.boundary()
+                if self.run.over():
+                    self.exhausted = at_end
+                    return
+            batch = following if ahead else next(source, END)
+            if batch is END:
+                break
+            if ahead:
+                following = next(source, END)
+                self.last = following is END
+            self.open_update()
+            drawn = self.run.position.batch = drawn + 1
+            self._drawn += 1
+            self.undone += 1
+            self.progress.fields[SAMPLES] += batch_size(batch)
+            yield batch
+        self.exhausted = True
+        if not drawn:
+            raise ValueError(f"the loader gave no batch in epoch {epoch} (a generator can be read once; pass a loader)")
