@@ -45,7 +45,7 @@ def _is_ours(name: str) -> bool:
 
 def __getattr__(name: str) -> Any:
     """A callback, loaded when somebody asks."""
-    if name.startswith("__"):  # the import system looks for __path__ and the like
+    if name.startswith("__") and name != "__all__":  # the import system looks for __path__ and the like
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(_package(), name)
 

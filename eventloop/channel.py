@@ -42,12 +42,13 @@ def silent(event: Any, state: Any) -> None:
 
 
 class Slot:
-    """One receiver's place on one channel. ``owner`` is whatever the bus hangs on it."""
+    """One receiver's place on the channel of ``kind``. ``owner`` is whatever the bus hangs on it."""
 
-    __slots__ = ("__weakref__", "call", "order", "owner", "weak")
+    __slots__ = ("__weakref__", "call", "kind", "order", "owner", "weak")
 
-    def __init__(self, order: tuple[int, int]) -> None:
+    def __init__(self, kind: type[Event], order: tuple[int, int]) -> None:
         self.call: Callable[[Any, Any], Any] = silent
+        self.kind = kind
         self.order = order
         self.owner: Any = None
         self.weak = False
@@ -98,7 +99,7 @@ class Channel(NamedSignal):
             key = _key(receiver)
             slot = self._slots.get(key)
             if slot is None or slot.call is silent:
-                slot = self._slots[key] = Slot((-priority, next(self._space.tickets)))
+                slot = self._slots[key] = Slot(self.kind, (-priority, next(self._space.tickets)))
                 self._fill(slot, receiver, weak)
             elif slot.weak is not weak:
                 self._fill(slot, receiver, weak)  # as in blinker, the later flag wins
@@ -124,6 +125,18 @@ class Channel(NamedSignal):
             if sender is ANY and (slot := self._slots.pop(_key(receiver), None)) is not None:
                 slot.call = silent
             self._space.tables.clear()
+
+    def remove(self, slot: Slot) -> None:
+        """Disconnect whatever receiver is in this slot."""
+        with self._space.lock:
+            slot.call = silent
+            for receiver in list(super().receivers_for(self._space.source())):
+                if self._slots.get(_key(receiver)) is slot:
+                    self.disconnect(receiver)
+
+    def live_slots(self) -> list[Slot]:
+        """The slots of receivers that are still there."""
+        return [slot for slot in self._slots.values() if slot.call is not silent]
 
     def _fill(self, slot: Slot, receiver: Any, weak: bool) -> None:
         slot.weak = weak
@@ -209,6 +222,10 @@ class Space(Namespace):
                 self[name] = self.channels[kind] = Channel(name, self, kind)
                 self.tables.clear()
             return self.channels[kind]
+
+    def live_slots(self) -> list[Slot]:
+        """The slots of all channels."""
+        return [slot for channel in self.channels.values() for slot in channel.live_slots()]
 
     def slots(self, kind: type[Event]) -> list[tuple[Slot, Any]]:
         """Live slots and receivers of a class and the event classes it derives from, muted ones apart, in order."""

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, Final
 
 from .channel import Space
-from .errors import BusyBusError, PublishCycleError
+from .errors import BusyBusError, PublishCycleError, told
 from .events import Event, HandlerFailed, TrainBegin
 from .failures import Failure, FailureLog, Policy
 from .filters import Table
@@ -51,27 +51,29 @@ class Dispatcher:
                 (unless not ``raising``; see `dispatch`).
             BusyBusError: another thread is publishing on this bus.
         """
-        if self._busy:  # no call stands between this test and the assignment below: no thread can slip in between
+        if self._busy:
             return self._inside(event, state, raising)
-        try:
-            table = self._tables[event.__class__]
-        except KeyError:
-            table = self._compile(event.__class__)
-        slots = table.always
-        if slots is None:
-            index = table.index
-            inside = index >= 0 and table.low <= state[index] < table.high  # type: ignore[operator]  # a counter's
-            slots = table.current if inside else table.due(event, state)
-        if not slots:
-            return NOTHING
-        left = table.left
-        if left:
-            table.left = left - 1
-        else:
-            slots = table.timed(slots)
+        self._busy = True  # right behind the test, so that no other thread can slip in between
         fold = None
-        self._busy = True
         try:
+            try:
+                table = self._tables[type(event)]
+            except KeyError:
+                table = self._compile(type(event))
+            slots = table.always
+            if slots is None:
+                index = table.index
+                if index >= 0 and table.low <= state[index] < table.high:  # type: ignore[operator]  # noqa: SIM108
+                    slots = table.current  # a conditional expression measures slower here
+                else:
+                    slots = table.due(event, state)
+            if not slots:
+                return NOTHING
+            left = table.left
+            if left:
+                table.left = left - 1
+            else:
+                slots = table.timed(slots)
             for slot in slots:
                 call = slot.call  # a local: a method load from a slot is not specialised on 3.11
                 try:
@@ -83,6 +85,9 @@ class Dispatcher:
                 if answer is not None:
                     fold = fold or self._fold(event, state)
                     state = fold.take(slot.owner, answer)
+        except BaseException:  # an interrupt: what was asked for in it must not reach the next publish
+            self._inner = []
+            raise
         finally:
             self._busy = False
         if fold is None and not self._inner:
@@ -115,10 +120,10 @@ class Dispatcher:
             slots = []
             for slot, receiver in self.signals.slots(kind):
                 if slot.owner is None:
-                    slot.owner = Subscription.foreign(kind, receiver, self.failure)
+                    slot.owner = Subscription.foreign(slot, self.signals, receiver, self.failure)
                 slots.append(slot)
             if issubclass(kind, TrainBegin):
-                table: Table = _BeginTable(tuple(slots), self._seconds, self.begin_run)
+                table: Table = _BeginTable(tuple(slots), self._seconds, self._begin_table)
             else:
                 table = Table(tuple(slots), self._seconds)
             self._tables[kind] = table
@@ -166,7 +171,7 @@ class Dispatcher:
             who.leave("switched off")
             note = f"; switched off after {who.failed} failures"
         elif who.failure == "stop":
-            request = Stop(f"{who.name} failed: {type(error).__name__}: {error}")
+            request = Stop(f"{who.name} failed: {told(error)}")
         failure = Failure(who.name, event.name, max(state.step, state.update), error, who.failure, note)
         self.record(failure)
         if not isinstance(event, HandlerFailed):
@@ -199,6 +204,10 @@ class Dispatcher:
     def _seconds(self) -> float:
         return self.clock() - self._origin
 
+    def _begin_table(self, event: TrainBegin, state: TrainState) -> Table:
+        self.begin_run(event, state)
+        return self._tables.get(type(event)) or self._compile(type(event))  # the run may have brought handlers back
+
     def begin_run(self, event: TrainBegin, state: TrainState) -> None:
         """A run starts clean: failures, costs, claims on learning rates, and filters unless they were loaded."""
         self.failures.clear()
@@ -211,13 +220,12 @@ class _BeginTable(Table):
 
     __slots__ = ("_begin",)
 
-    def __init__(self, slots: tuple[Any, ...], clock: Callable[[], float], begin: Callable[[Any, Any], None]) -> None:
+    def __init__(self, slots: tuple[Any, ...], clock: Callable[[], float], begin: Callable[[Any, Any], Table]) -> None:
         super().__init__(slots, clock)
         self.always, self.index, self._begin = None, -1, begin
 
     def due(self, event: Event, state: Any) -> tuple[Any, ...]:
-        self._begin(event, state)
-        return super().due(event, state)
+        return Table.due(self._begin(event, state), event, state)
 
     def quiet(self, state: Sequence[Any]) -> bool:
         return False

@@ -3,6 +3,22 @@
 from __future__ import annotations
 
 
+def shown(value: object) -> str:
+    """The repr of what a user gave, also of what has none that works."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"<a {type(value).__qualname__} that cannot be shown>"
+
+
+def told(error: BaseException) -> str:
+    """Type and text of an error, also of one that has no text."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
+
+
 class EventLoopError(Exception):
     """Base of the errors below."""
 

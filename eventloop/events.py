@@ -136,8 +136,12 @@ class TrainEnd(Event):
     reason: str = ""
 
 
-for _kind in Event, *Event.__subclasses__():
-    _BUILT_IN[_kind.name] = f"{_kind.__module__}.{_kind.__qualname__}"
+def _qualified(kind: type[Event]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+_BUILT_IN[Event.name] = _qualified(Event)
+_BUILT_IN.update((kind.name, _qualified(kind)) for kind in Event.__subclasses__())
 
 
 def known_events() -> dict[str, list[type[Event]]]:

@@ -19,7 +19,7 @@ class Explanation(str):
 
 
 class HandlerCost(NamedTuple):
-    """One handler's calls and its time in seconds: sampled ``mean`` and ``worst`` of a call, and the estimated total."""
+    """One handler's calls and its time in seconds: sampled ``mean`` and ``worst`` of a call, and the estimated sum."""
 
     name: str
     event: str

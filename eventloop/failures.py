@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args, overload
 
+from .errors import told
+
 Policy = Literal["isolate", "disable", "stop", "raise"]
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 KEPT: Final = 1000
@@ -29,7 +31,7 @@ class Failure:
 
     def __str__(self) -> str:
         at = f"at {self.event} of step {self.step}"
-        return f"{self.subscription} failed {at}: {type(self.error).__name__}: {self.error}{self.note}"
+        return f"{self.subscription} failed {at}: {told(self.error)}{self.note}"
 
 
 class FailureLog(Sequence[Failure]):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from .errors import ConflictError, ReplyError
+from .errors import ConflictError, ReplyError, shown
 from .events import Event
 from .failures import Failure
 from .metrics import cells
@@ -149,18 +149,27 @@ class Fold:
 
     def take(self, who: Subscription, answer: Any) -> TrainState:
         """Fold a handler's answer in; returns the state for the handlers behind it."""
-        for request in answer if isinstance(answer, tuple | list) else (answer,):
-            if isinstance(request, Report):
-                self._report(who, request)
-            elif isinstance(request, SetLR):
-                self._set_lr(who, request)
-            elif isinstance(request, Request):
-                self._replies.append(Reply(who.name, request))
-            elif isinstance(request, Control) and answer is request:
-                self.merge(request)
-            else:
-                self.failed(who, ReplyError(_refusal(who.name, request)))
+        errors: list[Exception] = []
+        for request in answer if type(answer) in (tuple, list) else (answer,):
+            try:
+                self._one(who, request, answer, errors)
+            except Exception as error:  # a value that cannot even be looked at
+                errors.append(error)
+        if errors:  # one reply is one failure, whatever is wrong with it
+            self.failed(who, errors[0] if len(errors) == 1 else type(errors[0])("; ".join(map(str, errors))))
         return self.state
+
+    def _one(self, who: Subscription, request: Any, answer: Any, errors: list[Exception]) -> None:
+        if isinstance(request, Report):
+            self._report(who, request, errors)
+        elif isinstance(request, SetLR):
+            self._set_lr(who, request, errors)
+        elif isinstance(request, Request):
+            self._replies.append(Reply(who.name, request))
+        elif isinstance(request, Control) and answer is request:
+            self.merge(request)
+        else:
+            errors.append(ReplyError(_refusal(who.name, request)))
 
     def merge(self, control: Control) -> None:
         """Add the answer to a nested publish: requests in the names of those who made them, what they changed."""
@@ -181,9 +190,10 @@ class Fold:
         """The answer to the publish."""
         return Control(self._replies, self._failures, self._changes, self._given, self.state)
 
-    def _report(self, who: Subscription, request: Report) -> None:
+    def _report(self, who: Subscription, request: Report, errors: list[Exception]) -> None:
         good, bad = cells(request.metrics, max(self.state.step, self.state.update))
-        errors: list[Exception] = [ReplyError(f"{who.name}: {sentence}") for sentence in bad.values()]
+        if bad:
+            errors.append(ReplyError(f"{who.name}: {'; '.join(bad.values())}"))
         owners, event = self._owners, self._event.name
         for key in [k for k in good if owners.get(k, who.name) != who.name] if owners else ():
             del good[key]
@@ -191,13 +201,10 @@ class Fold:
         owners.update(dict.fromkeys(good, who.name))
         self._replies.append(Reply(who.name, request))
         self._change("metrics", good)
-        for error in errors:
-            self.failed(who, error)
 
-    def _set_lr(self, who: Subscription, request: SetLR) -> None:
+    def _set_lr(self, who: Subscription, request: SetLR, errors: list[Exception]) -> None:
         known, writers = self.state.lr, self._writers
         rates = dict(request.by_group(known or ("group_0",)))
-        errors: list[Exception] = []
         for group in list(rates):
             if known and group not in known:
                 errors.append(ReplyError(f"{who.name} sets the rate of {group!r}; the groups are {', '.join(known)}"))
@@ -210,8 +217,6 @@ class Fold:
         if rates:
             self._replies.append(Reply(who.name, request))
             self._change("lr" if self._event.folds_lr else "held", rates)
-        for error in errors:
-            self.failed(who, error)
 
     def _change(self, what: str, values: Mapping[str, Any]) -> None:
         if values:
@@ -221,6 +226,6 @@ class Fold:
 
 def _refusal(name: str, answer: Any) -> str:
     return (
-        f"{name} returned {answer!r}: a handler returns None, a Request (Stop, Save, Evaluate, SetLR, Report, "
+        f"{name} returned {shown(answer)}: a handler returns None, a Request (Stop, Save, Evaluate, SetLR, Report, "
         f"SkipUpdate or your own), a tuple or list of them, or the Control of a nested publish"
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
-from .channel import Adapter, Channel, Slot, is_coroutine
+from .channel import Adapter, Channel, Slot, Space, is_coroutine, silent
 from .cost import Cost
 from .events import Event
 from .failures import POLICIES, Policy
@@ -81,9 +82,13 @@ class Subscription:
         self._ticket: int | None = None
 
     @classmethod
-    def foreign(cls, event: type[Event], receiver: Any, failure: Policy) -> Subscription:
+    def foreign(cls, slot: Slot, space: Space, receiver: Any, failure: Policy) -> Subscription:
         """The subscription that a plain blinker receiver is given when it is first compiled."""
-        self = cls(event, receiver, name_of(receiver), {"failure": failure})
+        taken = {other.owner.name for other in space.live_slots() if other.owner is not None}
+        base = name_of(receiver)
+        name = next(n for i in itertools.count(1) if (n := base if i == 1 else f"{base}#{i}") not in taken)
+        self = cls(slot.kind, silent, name, {"failure": failure, "priority": -slot.order[0]})
+        self.slot, self.channel = slot, space.channels[slot.kind]
         self.state, self.place = "active", "connected through blinker"
         return self
 
@@ -96,8 +101,8 @@ class Subscription:
 
     def leave(self, state: str) -> None:
         """Leave the channel at once, also in a dispatch that is running. Harmless if it is gone already."""
-        if self.state == "active" and self.channel is not None:
-            self.channel.disconnect(self.adapter)
+        if self.state == "active" and self.channel is not None and self.slot is not None:
+            self.channel.remove(self.slot)
         if self.state != "cancelled":
             self.state = state
 

@@ -52,6 +52,11 @@ class Totals:
         bus.attach(totals)
         return totals
 
+    @property
+    def names(self) -> Iterable[str]:
+        """What has been reported in this run, in order of appearance."""
+        return self._values.keys()
+
     def window(self, state: Mapping[str, Any] | None = None) -> Window:
         """A window that opens now, or goes on from what `Window.state_dict` gave."""
         self.fold(reading=False)
@@ -141,10 +146,10 @@ class Window:
         a device, shared by all windows that are read at the same step.
         """
         self._read()
-        means = {key: math.nan if bad else total / count for key, (total, bad, count) in self._sums.items()}
-        row = means | {key: cell.value for key, cell in self._gauges.items()}
+        row = {key: math.nan if bad else total / count for key, (total, bad, count) in self._sums.items()}
+        row |= {key: cell.value for key, cell in self._gauges.items()}
         self._updates, self._sums, self._gauges = 0, {}, {}
-        return row
+        return {key: row.pop(key) for key in self._totals.names if key in row} | row
 
     def state_dict(self) -> dict[str, Any]:
         """The window as plain numbers. This is an ask."""
@@ -205,7 +210,7 @@ class Share:
         if not self.cells:
             return True
         values = [cell.value for cell in self.cells]
-        if any([value.__class__ is not float for value in values]):
+        if any(value.__class__ is not float for value in values):
             return False
         if self.folded:
             self.total, self.bad = values
