@@ -12,26 +12,38 @@ if TYPE_CHECKING:
     from .checkpoint import ModelCheckpoint
     from .early_stopping import EarlyStopping
     from .guards import NaNGuard
+    from .loggers.console import ConsoleLogger
+    from .loggers.jsonl import JSONLLogger
+    from .loggers.tensorboard import TensorBoardLogger
     from .monitors import GradNormMonitor, LearningRateMonitor
+    from .progress import ProgressBar
     from .schedules import CosineAnnealingWithWarmup, WarmupCosine
 
 _LAZY = {
+    "ConsoleLogger": "loggers.console",
     "CosineAnnealingWithWarmup": "schedules",
     "EarlyStopping": "early_stopping",
     "GradNormMonitor": "monitors",
+    "JSONLLogger": "loggers.jsonl",
     "LearningRateMonitor": "monitors",
     "ModelCheckpoint": "checkpoint",
     "NaNGuard": "guards",
+    "ProgressBar": "progress",
+    "TensorBoardLogger": "loggers.tensorboard",
     "WarmupCosine": "schedules",
 }
 
 __all__ = [
+    "ConsoleLogger",
     "CosineAnnealingWithWarmup",
     "EarlyStopping",
     "GradNormMonitor",
+    "JSONLLogger",
     "LearningRateMonitor",
     "ModelCheckpoint",
     "NaNGuard",
+    "ProgressBar",
+    "TensorBoardLogger",
     "WarmupCosine",
 ]
 

@@ -188,10 +188,13 @@ class Bus(Dispatcher):
 
     def costs(self) -> list[HandlerCost]:
         """What each handler has cost in this run, the dearest first: calls, sampled mean and worst."""
-        seen = {id(s): s for s in self._subscriptions()}
-        for kind in list(self.signals.channels):
-            seen.update((id(s), s) for s in self.order(kind))
-        return sorted((cost_of(s) for s in seen.values()), key=lambda c: -c.seconds)
+        calls = {s: s.cost.unsampled for s in self._subscriptions()}
+        for table in list(self._tables.values()):
+            for slot in table.slots:
+                calls.setdefault(slot.owner, 0)
+            for slot in table.always or table.current:
+                calls[slot.owner] += table.unsampled
+        return sorted((cost_of(s, n) for s, n in calls.items()), key=lambda c: -c.seconds)
 
     @property
     def objects(self) -> tuple[tuple[str, Any], ...]:
@@ -239,9 +242,9 @@ class Bus(Dispatcher):
                     s.filter.rebase(state, seconds)
                     s.filter.load_state_dict(loaded.get(_key(s), ()))
 
-    def close(self) -> None:
+    def close(self, step: int = 0) -> None:
         """Close every object that was started, in reverse order, each once; an error there is a failure, not raised."""
-        self._roster.close(lambda name, error: self.record(Failure(name, "close", 0, error)))
+        self._roster.close(lambda name, error: self.record(Failure(name, "close", step, error)))
 
     def state_dict(self) -> dict[str, Any]:
         """The state of every attached object under its key, and where each filter looked last."""

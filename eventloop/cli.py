@@ -23,7 +23,8 @@ class _Commands(click.Group):
 
 
 def _fail(error: Exception) -> NoReturn:
-    click.echo(f"error: {error}", err=True)
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    click.echo(f"error: {error}{notes}", err=True)
     sys.exit(2)
 
 

@@ -36,6 +36,11 @@ class Cost:
             self.worst = spent
 
     @property
+    def unsampled(self) -> int:
+        """Calls of a filtered handler since its last sample."""
+        return SPARSE - 1 - self._left if self.samples > DENSE else 0
+
+    @property
     def mean(self) -> float:
         """Mean nanoseconds a call."""
         return self.total / self.calls if self.calls else 0.0

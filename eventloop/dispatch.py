@@ -63,7 +63,7 @@ class Dispatcher:
             slots = table.always
             if slots is None:
                 index = table.index
-                if index >= 0 and table.low <= state[index] < table.high:  # type: ignore[operator]  # noqa: SIM108
+                if index >= 0 and table.low <= state[index] < table.high:  # type: ignore[operator]
                     slots = table.current  # a conditional expression measures slower here
                 else:
                     slots = table.due(event, state)

@@ -29,11 +29,11 @@ class HandlerCost(NamedTuple):
     seconds: float
 
 
-def cost_of(subscription: Subscription) -> HandlerCost:
-    """What a subscription has cost."""
+def cost_of(subscription: Subscription, unsampled: int) -> HandlerCost:
+    """What a subscription has cost, with the calls since its last sample."""
     cost = subscription.cost
-    total, mean, worst = cost.total * 1e-9, cost.mean * 1e-9, cost.worst * 1e-9
-    return HandlerCost(subscription.name, subscription.event.name, cost.calls, mean, worst, total)
+    calls, mean, worst = cost.calls + unsampled, cost.mean * 1e-9, cost.worst * 1e-9
+    return HandlerCost(subscription.name, subscription.event.name, calls, mean, worst, calls * mean)
 
 
 def explain(kind: type[Event], order: Sequence[Subscription], off: Iterable[Subscription]) -> Explanation:

@@ -188,6 +188,11 @@ class Table:
         self.left, self._taken = 0, 0
         self._watched: dict[int, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
 
+    @property
+    def unsampled(self) -> int:
+        """Publishes since the last sample."""
+        return SPARSE - 1 - self.left if self._taken >= DENSE else 0
+
     def quiet(self, state: Sequence[Any]) -> bool:
         """Whether every watched counter is still inside its window."""
         if self.index >= 0:
@@ -232,15 +237,19 @@ class Table:
         dense = self._taken < DENSE
         self._taken += 1
         self.left = 0 if self._taken < DENSE else SPARSE - 1
-        if dense:
-            return tuple(Timed(s, s.owner.cost, 1) if s.__class__ is not Timed else s for s in slots)
-        turns = -(-len(slots) // 8)
-        turn = self._taken % turns
+        turns = 1 if dense else -(-len(slots) // 8)
+        turn, weight = self._taken % turns, 1 if dense else SPARSE * turns
         known = self._watched.get(turn)
-        if known is None or known[0] is not slots:  # kept, for making stopwatches costs more than reading them
-            timed = [
-                Timed(s, s.owner.cost, SPARSE * turns) if i % turns == turn and s.__class__ is not Timed else s
-                for i, s in enumerate(slots)
-            ]
-            known = self._watched[turn] = slots, tuple(timed)
+        if dense or known is None or known[0] is not slots:  # kept, for making stopwatches costs more than reading them
+            timed = [_watch(s, weight) if i % turns == turn else s for i, s in enumerate(slots)]
+            known = slots, tuple(timed)
+            if not dense:
+                self._watched[turn] = known
         return known[1]
+
+
+def _watch(slot: Any, weight: int) -> Any:
+    """The slot under a stopwatch, unless it is due for a filter's moment: then it counts its own samples."""
+    filter_ = slot.owner.filter
+    steady = slot.__class__ is not Timed and (filter_ is None or filter_.steady)
+    return Timed(slot, slot.owner.cost, weight) if steady else slot

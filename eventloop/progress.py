@@ -32,15 +32,17 @@ class Groups:
 
     def __init__(self, optimizers: Mapping[str, Optimizer]) -> None:
         self._optimizers = optimizers
-        self._count = -1
+        self._known: list[tuple[Any, int]] = []  # the optimizers' lists of groups, and their lengths
         self._named: dict[str, dict[str, Any]] = {}
         self._rates: Mapping[str, float] = NO_LR
-        self.read()
+        self._name()
 
     def read(self) -> Mapping[str, float]:
         """The learning rates as they stand, also where the loop's own code has set one or has added a group."""
-        if sum([len(o.param_groups) for o in self._optimizers.values()]) != self._count:
-            self._name()
+        for optimizer, (groups, count) in zip(self._optimizers.values(), self._known, strict=False):
+            if optimizer.param_groups is not groups or len(groups) != count:  # load_state_dict makes a new list
+                self._name()
+                break
         for name, group in self._named.items():
             rate = group["lr"]
             if rate.__class__ is float:
@@ -72,7 +74,7 @@ class Groups:
                 if name in self._named:
                     raise ValueError(f"two parameter groups are called {name!r}; give each its own 'name'")
                 self._named[name] = group
-        self._count = len(self._named)
+        self._known = [(o.param_groups, len(o.param_groups)) for o in self._optimizers.values()]
         self._rates = MappingProxyType({name: float(group["lr"]) for name, group in self._named.items()})
 
     def _own_name(self, key: str, i: int, group: Mapping[str, Any]) -> str:

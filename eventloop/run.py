@@ -209,7 +209,7 @@ class Run:
             self._name_deaf()
             self.ledger.expire(self.progress.step)
             control = self._tell(TrainEnd(status, reason))
-        self.bus.close()
+        self.bus.close(self.progress.step)
         if error is None:
             control.raise_failures()
         return self._result(status, stop.who if stop else None, reason, error)

@@ -6,7 +6,7 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .events import EvalEnd, StepEnd, TrainBegin
 from .metrics import Cell, fetch
@@ -16,9 +16,16 @@ from .subscription import Priority
 if TYPE_CHECKING:
     from .bus import Bus
 
-BATCH: Final = 64  # updates kept as they came before they are folded on their device
-FEW: Final = 8  # up to so many values are fetched as they are: folding them would cost more
+BATCH: Final = 64  # updates kept as they came before they are added up where they are
 MANY: Final = 512  # shares not yet read before a window joins them
+
+
+class Share(NamedTuple):
+    """``count`` values of one key, added up; a tensor until somebody reads it, a float for everybody from then on."""
+
+    key: str
+    count: int
+    total: Cell
 
 
 class Totals:
@@ -59,7 +66,7 @@ class Totals:
 
     def window(self, state: Mapping[str, Any] | None = None) -> Window:
         """A window that opens now, or goes on from what `Window.state_dict` gave."""
-        self.fold(reading=False)
+        self.fold()
         window = Window(self, state or {})
         self._windows.add(window)
         return window
@@ -85,27 +92,25 @@ class Totals:
                 values[key] = deque([raw(key)], maxlen=1) if self._is_gauge(key) else [raw(key)]
         self._pending += 1
         if self._pending >= BATCH:
-            self.fold(reading=False)
+            self.fold()
 
     def on_eval_end(self, event: EvalEnd, state: TrainState) -> None:
         """Note which names are the evaluation's."""
         self._seen = state.metrics.fresh
 
-    def fold(self, *, reading: bool) -> None:
-        """Hand what is pending to every window; if somebody is ``reading``, in the form that is cheapest to fetch."""
+    def fold(self) -> None:
+        """Hand what is pending to every window; still without asking."""
         if not self._pending:
             return
         gauges: dict[str, Cell] = {}
-        values: dict[str, list[Any]] = {}
-        for key, pending in self._values.items():
-            if pending and isinstance(pending, deque):
-                gauges[key] = Cell(pending[0], 0)
-            elif pending:
-                values[key] = list(pending)
-            pending.clear()
-        windows = list(self._windows)
-        shares = list(_shares(values, reading)) if windows else []
-        for window in windows:
+        shares: list[Share] = []
+        for key, values in self._values.items():
+            if values and isinstance(values, deque):
+                gauges[key] = Cell(values[0], 0)
+            elif values and self._windows:
+                shares += _shares(key, list(values))
+            values.clear()
+        for window in self._windows:
             window.add(self._pending, shares, gauges)
         self._pending = 0
 
@@ -131,12 +136,12 @@ class Window:
         self._sums: dict[str, list[float]] = {key: list(sums) for key, sums in state.get("sums", {}).items()}
         self._gauges = {key: Cell(value, 0) for key, value in state.get("gauges", {}).items()}
         self._updates: int = state.get("updates", 0)
-        self._waiting: list[Share] = []
+        self._unread: list[Share] = []
 
     @property
     def updates(self) -> int:
         """How many updates it spans, those included that were skipped."""
-        self._totals.fold(reading=False)
+        self._totals.fold()
         return self._updates
 
     def take(self) -> dict[str, float]:
@@ -146,7 +151,7 @@ class Window:
         a device, shared by all windows that are read at the same step.
         """
         self._read()
-        row = {key: math.nan if bad else total / count for key, (total, bad, count) in self._sums.items()}
+        row = {key: total / count if math.isfinite(total) else math.nan for key, (total, count) in self._sums.items()}
         row |= {key: cell.value for key, cell in self._gauges.items()}
         self._updates, self._sums, self._gauges = 0, {}, {}
         return {key: row.pop(key) for key in self._totals.names if key in row} | row
@@ -162,111 +167,59 @@ class Window:
         self._updates += updates
         self._gauges.update(gauges)
         self._settle(shares)
-        if len(self._waiting) > MANY:
-            waiting, self._waiting = self._waiting, []
-            self._settle(waiting)  # another window may have read them
-            self._waiting = _joined(self._waiting)
+        if len(self._unread) > MANY:
+            unread, self._unread = self._unread, []
+            self._settle(unread)  # another window may have read them
+            self._unread = _joined(self._unread)
 
     def _read(self) -> None:
-        self._totals.fold(reading=True)
-        waiting, self._waiting = self._waiting, []
-        cells = [*(cell for share in waiting for cell in share.cells), *self._gauges.values()]
+        self._totals.fold()
+        shares, self._unread = self._unread, []
+        cells = [*(share.total for share in shares), *self._gauges.values()]
         if unread := [cell for cell in cells if cell.value.__class__ is not float]:
             fetch(unread)
-        self._settle(waiting)
+        self._settle(shares)
 
     def _settle(self, shares: Iterable[Share]) -> None:
         """Add up the shares that are numbers by now; the others wait."""
         sums = self._sums
         for share in shares:
-            if not share.known():
-                self._waiting.append(share)
-            elif (mine := sums.get(share.key)) is not None:
-                mine[0] += share.total
-                mine[1] += share.bad
-                mine[2] += share.count
+            key, count, total = share
+            if total.value.__class__ is not float:
+                self._unread.append(share)
+            elif (mine := sums.get(key)) is not None:
+                mine[0] += total.value
+                mine[1] += count
             else:
-                sums[share.key] = [share.total, share.bad, share.count]
+                sums[key] = [total.value, count]
 
 
-class Share:
-    """A part of one key's total: ``count`` values whose finite ones sum to ``total``, ``bad`` of them not finite.
-
-    Args:
-        key: the metric.
-        count: of how many values.
-        cells: the values themselves, or, if ``folded``, the two numbers made of them.
-        folded: which of the two.
-    """
-
-    __slots__ = ("bad", "cells", "count", "folded", "key", "total")
-
-    def __init__(self, key: str, count: int, cells: Sequence[Cell], folded: bool) -> None:
-        self.key, self.count, self.cells, self.folded = key, count, cells, folded
-        self.total = self.bad = 0.0
-
-    def known(self) -> bool:
-        """Whether ``total`` and ``bad`` are there; they are when all cells have been read, by whomever."""
-        if not self.cells:
-            return True
-        values = [cell.value for cell in self.cells]
-        if any(value.__class__ is not float for value in values):
-            return False
-        if self.folded:
-            self.total, self.bad = values
-        else:
-            finite = [value for value in values if math.isfinite(value)]
-            self.total, self.bad = sum(finite), float(len(values) - len(finite))
-        self.cells = ()
-        return True
-
-
-def _shares(values: Mapping[str, list[Any]], reading: bool) -> Iterator[Share]:
-    """The values of each key as shares: to be added up here, or by their device if they are many or nobody reads."""
-    stacks: dict[tuple[Any, Any, int], tuple[list[str], list[Any]]] = {}
-    for key, items in values.items():
-        tensors = [item for item in items if item.__class__ is not float]
-        if tensors and (not reading or (len(tensors) > FEW and tensors[0].device.type != "cpu")):
-            for (device, dtype), alike in _alike(tensors).items():
-                keys, stack = stacks.setdefault((device, dtype, len(alike)), ([], []))
-                keys.append(key)
-                stack += alike
-            items = [item for item in items if item.__class__ is float]  # the rest
-        if items:
-            yield Share(key, len(items), [Cell(item, 0) for item in items], folded=False)
-    for (_, _, count), (keys, stack) in stacks.items():
-        yield from _folded(keys, stack, count)
-
-
-def _alike(tensors: list[Any]) -> dict[tuple[Any, Any], list[Any]]:
-    alike: dict[tuple[Any, Any], list[Any]] = {}
+def _shares(key: str, values: list[Any]) -> Iterator[Share]:
+    """The values, numbers added up here and tensors on their device."""
+    tensors = [value for value in values if value.__class__ is not float]
+    if len(tensors) < len(values):
+        numbers = [value for value in values if value.__class__ is float]
+        yield Share(key, len(numbers), Cell(sum(numbers), 0))
+    alike: dict[Any, list[Any]] = {}
     for tensor in tensors:
-        alike.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-    return alike
+        alike.setdefault(tensor.get_device(), []).append(tensor)
+    for group in alike.values():
+        yield Share(key, len(group), Cell(group[0] if len(group) == 1 else _added(group), 0))
 
 
-def _folded(keys: list[str], tensors: list[Any], count: int) -> Iterator[Share]:
-    """``count`` values of each key, added up where they are: one stack, and no wait."""
+def _added(tensors: list[Any]) -> Any:
     import torch
 
     wide = torch.float32 if tensors[0].device.type == "mps" else torch.float64  # mps has no doubles
-    flat = torch.stack([t if t.dim() == 0 else t.reshape(()) for t in tensors]).view(len(keys), count).to(wide)
-    finite = torch.isfinite(flat)
-    total, bad = torch.where(finite, flat, 0.0).sum(1), (~finite).sum(1).to(wide)
-    for key, *numbers in zip(keys, total.unbind(), bad.unbind(), strict=True):
-        yield Share(key, count, [Cell(number, 0) for number in numbers], folded=True)
+    return torch.stack([t if t.dim() == 0 else t.reshape(()) for t in tensors]).sum(dtype=wide)
 
 
 def _joined(shares: list[Share]) -> list[Share]:
-    """As few shares as there are keys and devices, each still on its device; those of raw values stay as they are."""
-    import torch
-
-    joined = [share for share in shares if not share.folded]
-    alike: dict[tuple[str, Any], list[Share]] = {}
+    """As few shares as there are keys and devices, each still on its device."""
+    alike: dict[tuple[str, int], list[Share]] = {}
     for share in shares:
-        if share.folded:
-            alike.setdefault((share.key, share.cells[0].value.device), []).append(share)
-    for (key, _), group in alike.items():
-        numbers = [torch.stack([s.cells[i].value for s in group]).sum() for i in (0, 1)]
-        joined.append(Share(key, sum([s.count for s in group]), [Cell(n, 0) for n in numbers], folded=True))
-    return joined
+        alike.setdefault((share.key, share.total.value.get_device()), []).append(share)
+    return [
+        Share(key, sum([s.count for s in group]), Cell(_added([s.total.value for s in group]), 0))
+        for (key, _), group in alike.items()
+    ]

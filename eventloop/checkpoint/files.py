@@ -20,7 +20,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Strict JSON, synced."""
-    write_text(path, json.dumps(value, allow_nan=False, indent=1))
+    write_text(path, json.dumps(value, allow_nan=False, separators=(",", ":")))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Any]) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Loggers: each turns the same rows into a file, an event file or lines on a terminal."""

@@ -1,0 +1,129 @@
+"""`ProgressBar`: how far the run is."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+from eventloop import EpochEnd, EvalBegin, EvalEnd, Priority, StepEnd, TrainBegin, TrainEnd, TrainState
+
+SHOWN = 4  # numbers on one line
+
+
+class ProgressBar:
+    """Shows finished updates of the planned total, with the newest numbers.
+
+    On a terminal it is a bar that moves at most twice a second, and only then asks for numbers; its rate counts
+    training time alone. Elsewhere, a log file or a pipe, it prints a plain line for each evaluation, each epoch and at
+    the end, without any control character. It uses no colour, so ``NO_COLOR`` changes nothing. Without a known total it
+    counts. Rank 0 alone shows anything.
+
+    Args:
+        file: where to; by default what ``sys.stderr`` is when the run begins.
+    """
+
+    priority = Priority.LOG
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        self.file = file
+        self._bar: Any = None  # a tqdm
+        self._away: float | None = None  # since when an evaluation is under way
+
+    def options(self) -> dict[str, dict[str, Any]]:
+        """Look at most twice a second."""
+        return {"step_end": {"every": {"seconds": 0.5}}}
+
+    def on_train_begin(self, event: TrainBegin, state: TrainState) -> None:
+        """Put up the bar, at the step that the run goes on from."""
+        self._draw(state)
+
+    def on_step_end(self, event: StepEnd, state: TrainState) -> None:
+        """Move the bar."""
+        self._draw(state, state.metrics.fresh)
+
+    def on_eval_begin(self, event: EvalBegin, state: TrainState) -> None:
+        """The clock of the rate stops."""
+        self._away = time.monotonic()
+
+    def on_eval_end(self, event: EvalEnd, state: TrainState) -> None:
+        """Show what the evaluation has found."""
+        if self._bar is not None and self._away is not None:
+            self._bar.away += time.monotonic() - self._away
+        self._away = None
+        self._draw(state, state.metrics.fresh)
+        self._line(state, "evaluation", state.metrics.fresh)
+
+    def on_epoch_end(self, event: EpochEnd, state: TrainState) -> None:
+        """An epoch is over."""
+        self._draw(state, state.metrics)
+        self._line(state, f"epoch {state.epoch}", state.metrics)
+
+    def on_train_end(self, event: TrainEnd, state: TrainState) -> None:
+        """The final state, exactly."""
+        self._draw(state, state.metrics)
+        self._line(state, event.status, state.metrics)
+        self.close()
+
+    def close(self) -> None:
+        """Leave the bar where it is; nothing stays open."""
+        bar, self._bar, self._away = self._bar, None, None
+        if bar is not None:
+            bar.close()
+
+    def describe(self) -> str:
+        """How often it looks."""
+        return "at most twice a second"
+
+    def _draw(self, state: TrainState, names: Iterable[str] = ()) -> None:
+        file = self._file()
+        if state.rank or not _moves(file):
+            return
+        if self._bar is None:
+            self._bar = _bar_class()(file=file, initial=state.step, unit="update", dynamic_ncols=True)
+        bar = self._bar
+        bar.n, bar.total = state.step, state.total
+        bar.set_description_str(f"epoch {state.epoch}" if state.epoch else "", refresh=False)
+        bar.set_postfix_str(_numbers(state, names), refresh=False)
+        bar.refresh()
+
+    def _line(self, state: TrainState, what: str, names: Iterable[str]) -> None:
+        file = self._file()
+        if state.rank or _moves(file):
+            return
+        done = f"{state.step}/{state.total}" if state.total is not None else f"{state.step}"
+        numbers = _numbers(state, names)
+        print(f"{what}: {done} updates" + (f", {numbers}" if numbers else ""), file=file, flush=True)
+
+    def _file(self) -> TextIO:
+        return sys.stderr if self.file is None else self.file
+
+
+def _numbers(state: TrainState, names: Iterable[str]) -> str:
+    shown = [name for name in names if state.metrics.step_of(name) == max(state.step, state.update)][:SHOWN]
+    return ", ".join(f"{name}={state.metrics[name]:.4g}" for name in shown)
+
+
+def _moves(file: TextIO) -> bool:
+    """Whether a line there can be written over."""
+    isatty = getattr(file, "isatty", None)
+    return isatty is not None and isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _bar_class() -> Any:
+    from tqdm import tqdm
+
+    class Bar(tqdm):  # type: ignore[type-arg]  # it iterates over nothing
+        monitor_interval = 0  # no thread of tqdm's
+        away = 0.0
+
+        @property
+        def format_dict(self) -> dict[str, Any]:
+            told = dict(super().format_dict)
+            trained = told["elapsed"] - self.away
+            told["rate"] = (self.n - self.initial) / trained if trained > 0 else None
+            return told
+
+    return Bar
