@@ -16,16 +16,19 @@ SPARSE: Final = 64
 
 
 class Cost:
-    """Calls, estimated total and worst sampled time of one subscription, in nanoseconds."""
+    """Calls, estimated total and worst sampled time of one subscription, in nanoseconds.
 
-    __slots__ = ("_left", "calls", "samples", "total", "worst")
+    ``unsampled`` counts the calls of a filtered handler since its last sample; an unfiltered one's table counts them.
+    """
+
+    __slots__ = ("calls", "samples", "total", "unsampled", "worst")
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Begin anew."""
-        self.calls = self.total = self.worst = self.samples = self._left = 0
+        self.calls = self.total = self.worst = self.samples = self.unsampled = 0
 
     def add(self, spent: int, weight: int) -> None:
         """One sample that stands for ``weight`` calls."""
@@ -36,22 +39,17 @@ class Cost:
             self.worst = spent
 
     @property
-    def unsampled(self) -> int:
-        """Calls of a filtered handler since its last sample."""
-        return SPARSE - 1 - self._left if self.samples > DENSE else 0
-
-    @property
     def mean(self) -> float:
         """Mean nanoseconds a call."""
         return self.total / self.calls if self.calls else 0.0
 
     def sampled(self, slot: Slot) -> Any:
         """The slot, under a stopwatch if this call of a filtered handler is one to sample."""
-        if self._left:
-            self._left -= 1
+        if self.samples >= DENSE and self.unsampled < SPARSE - 1:
+            self.unsampled += 1
             return slot
-        self._left = 0 if self.samples < DENSE else SPARSE - 1
-        return Timed(slot, self, 1 if self.samples <= DENSE else SPARSE)
+        weight, self.unsampled = self.unsampled + 1, 0
+        return Timed(slot, self, weight)
 
 
 class Timed:

@@ -46,7 +46,7 @@ class Totals:
         self._bus = weakref.ref(bus)  # the bus holds this object
         self._values: dict[str, list[Any] | deque[Any]] = {}
         self._pending = 0
-        self._windows: weakref.WeakSet[Window] = weakref.WeakSet()
+        self._windows: list[weakref.ref[Window]] = []
         self._seen: Iterable[str] = ()
 
     @classmethod
@@ -59,16 +59,11 @@ class Totals:
         bus.attach(totals)
         return totals
 
-    @property
-    def names(self) -> Iterable[str]:
-        """What has been reported in this run, in order of appearance."""
-        return self._values.keys()
-
     def window(self, state: Mapping[str, Any] | None = None) -> Window:
         """A window that opens now, or goes on from what `Window.state_dict` gave."""
         self.fold()
         window = Window(self, state or {})
-        self._windows.add(window)
+        self._windows = [ref for ref in self._windows if ref() is not None] + [weakref.ref(window)]
         return window
 
     def news(self, state: TrainState) -> list[str]:
@@ -105,13 +100,18 @@ class Totals:
         gauges: dict[str, Cell] = {}
         shares: list[Share] = []
         for key, values in self._values.items():
-            if values and isinstance(values, deque):
+            if not values:
+                continue
+            if values.__class__ is deque:
                 gauges[key] = Cell(values[0], 0)
-            elif values and self._windows:
-                shares += _shares(key, list(values))
+            elif len(values) == 1:  # a row each update needs no more than this
+                shares.append(Share(key, 1, Cell(values[0], 0)))
+            else:
+                shares += _shares(key, values)
             values.clear()
-        for window in self._windows:
-            window.add(self._pending, shares, gauges)
+        for ref in self._windows:
+            if (window := ref()) is not None:
+                window.add(self._pending, shares, gauges)
         self._pending = 0
 
     def _is_gauge(self, key: str) -> bool:
@@ -154,7 +154,7 @@ class Window:
         row = {key: total / count if math.isfinite(total) else math.nan for key, (total, count) in self._sums.items()}
         row |= {key: cell.value for key, cell in self._gauges.items()}
         self._updates, self._sums, self._gauges = 0, {}, {}
-        return {key: row.pop(key) for key in self._totals.names if key in row} | row
+        return row
 
     def state_dict(self) -> dict[str, Any]:
         """The window as plain numbers. This is an ask."""
@@ -185,20 +185,20 @@ class Window:
         sums = self._sums
         for share in shares:
             key, count, total = share
-            if total.value.__class__ is not float:
-                self._unread.append(share)
-            elif (mine := sums.get(key)) is not None:
+            mine = sums.get(key)
+            if mine is None:
+                mine = sums[key] = [0.0, 0]  # in order of appearance, read or not
+            if total.value.__class__ is float:
                 mine[0] += total.value
                 mine[1] += count
             else:
-                sums[key] = [total.value, count]
+                self._unread.append(share)
 
 
-def _shares(key: str, values: list[Any]) -> Iterator[Share]:
+def _shares(key: str, values: Iterable[Any]) -> Iterator[Share]:
     """The values, numbers added up here and tensors on their device."""
     tensors = [value for value in values if value.__class__ is not float]
-    if len(tensors) < len(values):
-        numbers = [value for value in values if value.__class__ is float]
+    if numbers := [value for value in values if value.__class__ is float]:
         yield Share(key, len(numbers), Cell(sum(numbers), 0))
     alike: dict[Any, list[Any]] = {}
     for tensor in tensors:
