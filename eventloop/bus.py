@@ -178,7 +178,8 @@ class Bus(Dispatcher):
 
     def order(self, kind: type[Event] | str) -> tuple[Subscription, ...]:
         """The subscriptions that hear an event, in running order."""
-        return tuple(slot.owner for slot in self._compile(event_class(kind)).slots)
+        kind = event_class(kind)
+        return tuple(slot.owner for slot in (self._tables.get(kind) or self._compile(kind)).slots)
 
     def explain(self, kind: type[Event] | str) -> Explanation:
         """The running order of an event and why it is so; a text that prints itself."""
@@ -241,6 +242,7 @@ class Bus(Dispatcher):
                 if s.filter is not None:
                     s.filter.rebase(state, seconds)
                     s.filter.load_state_dict(loaded.get(_key(s), ()))
+        self._tables.clear()  # their windows are those of the last run
 
     def close(self, step: int = 0) -> None:
         """Close every object that was started, in reverse order, each once; an error there is a failure, not raised."""

@@ -123,9 +123,9 @@ class Dispatcher:
                     slot.owner = Subscription.foreign(slot, self.signals, receiver, self.failure)
                 slots.append(slot)
             if issubclass(kind, TrainBegin):
-                table: Table = _BeginTable(tuple(slots), self._seconds, self._begin_table)
+                table: Table = _BeginTable(kind, tuple(slots), self._seconds, self._begin_table)
             else:
-                table = Table(tuple(slots), self._seconds)
+                table = Table(kind, tuple(slots), self._seconds)
             self._tables[kind] = table
             return table
 
@@ -220,8 +220,14 @@ class _BeginTable(Table):
 
     __slots__ = ("_begin",)
 
-    def __init__(self, slots: tuple[Any, ...], clock: Callable[[], float], begin: Callable[[Any, Any], Table]) -> None:
-        super().__init__(slots, clock)
+    def __init__(
+        self,
+        kind: type[Event],
+        slots: tuple[Any, ...],
+        clock: Callable[[], float],
+        begin: Callable[[Any, Any], Table],
+    ) -> None:
+        super().__init__(kind, slots, clock)
         self.always, self.index, self._begin = None, -1, begin
 
     def due(self, event: Event, state: Any) -> tuple[Any, ...]:

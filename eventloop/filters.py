@@ -164,6 +164,7 @@ class Table:
 
     __slots__ = (
         "_clock",
+        "_shared",
         "_taken",
         "_watched",
         "_windows",
@@ -176,11 +177,13 @@ class Table:
         "slots",
     )
 
-    def __init__(self, slots: tuple[Slot, ...], clock: Callable[[], float]) -> None:
+    def __init__(self, kind: type[Event], slots: tuple[Slot, ...], clock: Callable[[], float]) -> None:
         self.slots = slots
+        # A filter on a base class moves with every event under it, so its window tells nothing here.
+        self._shared = any(s.owner.filter is not None and s.kind is not kind for s in slots)
         watched = {c.index for s in slots if (f := s.owner.filter) is not None for c in f.conditions}
         self.always = None if watched else slots
-        self.index = watched.pop() if len(watched) == 1 else -1
+        self.index = watched.pop() if len(watched) == 1 and not self._shared else -1
         self.low, self.high = math.inf, -math.inf  # the first publish looks
         self.current: tuple[Slot, ...] = ()
         self._windows: list[tuple[int, float, float]] = []
@@ -195,6 +198,8 @@ class Table:
 
     def quiet(self, state: Sequence[Any]) -> bool:
         """Whether every watched counter is still inside its window."""
+        if self._shared:
+            return False
         if self.index >= 0:
             return bool(self.low <= state[self.index] < self.high)
         return bool(self._windows) and all(

@@ -21,10 +21,10 @@ MANY: Final = 512  # shares not yet read before a window joins them
 
 
 class Share(NamedTuple):
-    """``count`` values of one key, added up; a tensor until somebody reads it, a float for everybody from then on."""
+    """``number`` values of one key, added up; a tensor until somebody reads it, a float for everybody from then on."""
 
     key: str
-    count: int
+    number: int
     total: Cell
 
 
@@ -174,23 +174,23 @@ class Window:
 
     def _read(self) -> None:
         self._totals.fold()
-        shares, self._unread = self._unread, []
-        cells = [*(share.total for share in shares), *self._gauges.values()]
+        cells = [*(share.total for share in self._unread), *self._gauges.values()]
         if unread := [cell for cell in cells if cell.value.__class__ is not float]:
             fetch(unread)
+        shares, self._unread = self._unread, []
         self._settle(shares)
 
     def _settle(self, shares: Iterable[Share]) -> None:
         """Add up the shares that are numbers by now; the others wait."""
         sums = self._sums
         for share in shares:
-            key, count, total = share
+            key, number, total = share
             mine = sums.get(key)
             if mine is None:
                 mine = sums[key] = [0.0, 0]  # in order of appearance, read or not
             if total.value.__class__ is float:
                 mine[0] += total.value
-                mine[1] += count
+                mine[1] += number
             else:
                 self._unread.append(share)
 
@@ -220,6 +220,6 @@ def _joined(shares: list[Share]) -> list[Share]:
     for share in shares:
         alike.setdefault((share.key, share.total.value.get_device()), []).append(share)
     return [
-        Share(key, sum([s.count for s in group]), Cell(_added([s.total.value for s in group]), 0))
+        Share(key, sum([s.number for s in group]), Cell(_added([s.total.value for s in group]), 0))
         for (key, _), group in alike.items()
     ]
