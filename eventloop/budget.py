@@ -27,7 +27,7 @@ class Budget:
         self._updates = 0
 
     def start(self) -> None:
-        """The run begins."""
+        """The first update is about to begin."""
         self._since = perf_counter()
 
     def check(self, step: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar, overload
 
 from .callback import Answer, handlers_of
-from .channel import Channel
+from .channel import Channel, key_of
 from .dispatch import Dispatcher
 from .events import Event, TrainBegin, event_class
 from .explain import Explanation, HandlerCost, cost_of, explain
@@ -77,13 +77,12 @@ class Bus(Dispatcher):
             return lambda function: (self.on(kind, function, name=name, **options), function)[1]
         check_handler(handler)
         with self.signals.lock:
-            same = [s for s in self._subscriptions() if s.handler == handler and s.owner is None]
-            if twice := [s for s in same if s.event is kind]:
-                raise ValueError(f"{twice[0].name} is subscribed to {kind.name} already, at {twice[0].place}")
+            self._refuse_twice(kind, handler)
+            same = [s for s in self._subscriptions() if key_of(s.handler) == key_of(handler)]
             known = same[0].name if same and name is None else None  # one function on several events has one name
             title = known or self._names.claim(name, name_of(handler), caller())
             try:
-                subscription = Subscription(kind, handler, title, {"failure": self.failure, **options})
+                subscription = Subscription(kind, handler, title, self._policied(options))
             except (TypeError, ValueError):
                 if known is None:
                     self._names.release(title)
@@ -107,16 +106,16 @@ class Bus(Dispatcher):
             raise TypeError(f"attach takes an object: write {thing.__name__}(...)")
         with self.signals.lock:
             if (there := self._roster.find(thing)) is not None:
-                place = there.handle.subscriptions[0].place
-                raise ValueError(f"{there.name} is attached already, at {place}")
-            title = self._names.claim(name, type(thing).__name__, caller())
+                raise ValueError(f"{there.name} is attached already, at {there.place}")
+            place = caller()
+            title = self._names.claim(name, type(thing).__name__, place)
             try:
                 handle = self._connect(list(self._methods(thing, title, options or {}, keywords)))
             except BaseException:
                 self._names.release(title)
                 raise
             try:
-                self._roster.add(thing, title, name is not None, handle)
+                self._roster.add(thing, title, name is not None, handle, place)
             except BaseException:
                 handle.cancel()
                 raise
@@ -125,7 +124,7 @@ class Bus(Dispatcher):
     def _methods(
         self, thing: Any, title: str, options: Mapping[str, Any], keywords: Mapping[str, Any]
     ) -> Iterator[Subscription]:
-        methods = {event_class(event): method for event, method in handlers_of(thing).items()}
+        methods = {_event_of(title, event): method for event, method in handlers_of(thing).items()}
         if not methods:
             raise TypeError(f"{title} has no on_<event> method, so there is nothing to attach")
         own = {event_class(event): value for event, value in getattr(thing, "options", dict)().items()}
@@ -133,12 +132,22 @@ class Bus(Dispatcher):
         if strangers := [kind.name for kind in (*own, *given) if kind not in methods]:
             there = ", ".join(kind.name for kind in methods)
             raise ValueError(f"{title} has options for {', '.join(strangers)}, but handlers only for {there}")
-        defaults = {"priority": getattr(thing, "priority", 0), "failure": getattr(thing, "failure", self.failure)}
+        defaults = {"priority": getattr(thing, "priority", 0), "failure": getattr(thing, "failure", None)}
         for kind, method in methods.items():
             mine, last = own.get(kind, {}), given.get(kind, {})
             if mine is not None and last is not None:
                 check_handler(method)
-                yield Subscription(kind, method, title, {**defaults, **mine, **keywords, **last}, thing)
+                self._refuse_twice(kind, method)
+                merged = self._policied({**defaults, **mine, **keywords, **last})
+                yield Subscription(kind, method, title, merged, thing)
+
+    def _policied(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {**options, "failure": self.failure if options.get("failure") is None else options["failure"]}
+
+    def _refuse_twice(self, kind: type[Event], handler: Any) -> None:
+        for s in self._subscriptions():
+            if s.event is kind and key_of(s.handler) == key_of(handler):
+                raise ValueError(f"{s.name} is subscribed to {kind.name} already, at {s.place}")
 
     def detach(self, thing: object) -> None:
         """Cancel all subscriptions of an attached object; it is still closed at the end of the run.
@@ -266,6 +275,14 @@ class Bus(Dispatcher):
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         self.__reduce__()
+
+
+def _event_of(owner: str, event: str) -> type[Event]:
+    try:
+        return event_class(event)
+    except ValueError as error:
+        message = str(error).replace("mean '", "mean 'on_", 1)
+        raise ValueError(f"{owner}.on_{event}: {message}") from None
 
 
 def _key(subscription: Subscription) -> str:

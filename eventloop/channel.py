@@ -96,7 +96,7 @@ class Channel(NamedSignal):
         if is_coroutine(receiver):
             raise TypeError(f"{receiver!r} is a coroutine function; handlers are called, not awaited")
         with self._space.lock:
-            key = _key(receiver)
+            key = key_of(receiver)
             slot = self._slots.get(key)
             if slot is None or slot.call is silent:
                 slot = self._slots[key] = Slot(self.kind, (-priority, next(self._space.tickets)))
@@ -112,7 +112,7 @@ class Channel(NamedSignal):
         """Connect a typed handler strongly, in the place that ``ticket`` (None: the next) gives it."""
         with self._space.lock:
             self.connect(adapter, weak=False, priority=priority)
-            slot = self._slots[_key(adapter)]
+            slot = self._slots[key_of(adapter)]
             slot.owner = owner
             if ticket is not None:
                 slot.order = (-priority, ticket)
@@ -122,7 +122,7 @@ class Channel(NamedSignal):
         """Disconnect as blinker does; from every sender, it also takes effect in a dispatch that is running."""
         with self._space.lock:
             super().disconnect(receiver, sender)
-            if sender is ANY and (slot := self._slots.pop(_key(receiver), None)) is not None:
+            if sender is ANY and (slot := self._slots.pop(key_of(receiver), None)) is not None:
                 slot.call = silent
             self._space.tables.clear()
 
@@ -131,7 +131,7 @@ class Channel(NamedSignal):
         with self._space.lock:
             slot.call = silent
             for receiver in list(super().receivers_for(self._space.source())):
-                if self._slots.get(_key(receiver)) is slot:
+                if self._slots.get(key_of(receiver)) is slot:
                     self.disconnect(receiver)
 
     def live_slots(self) -> list[Slot]:
@@ -174,7 +174,7 @@ class Channel(NamedSignal):
         with self._space.lock:
             for key in [k for k, s in self._slots.items() if s.call is silent]:
                 del self._slots[key]
-            pairs = [(self._slots[_key(r)], r) for r in super().receivers_for(sender) if _key(r) in self._slots]
+            pairs = [(self._slots[key_of(r)], r) for r in super().receivers_for(sender) if key_of(r) in self._slots]
         return sorted(pairs, key=lambda pair: pair[0].order)
 
     def receivers_for(self, sender: Any) -> Generator[Callable[..., Any], None, None]:
@@ -249,8 +249,9 @@ def is_coroutine(receiver: Any) -> bool:
     return inspect.iscoroutinefunction(receiver) or inspect.iscoroutinefunction(getattr(receiver, "__call__", None))  # noqa: B004  # its __call__ is inspected, not tested for
 
 
-def _key(receiver: Any) -> Any:
-    # blinker identifies receivers the same way; a bound method is a new object at each access.
+def key_of(receiver: Any) -> Any:
+    """What tells one receiver from another: a bound method is a new object at each access."""
+    # blinker identifies receivers the same way
     if inspect.ismethod(receiver):
         return id(receiver.__func__), id(receiver.__self__)
     return id(receiver)

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from .budget import Budget
 from .evaluation import batch_size
-from .events import EpochBegin, EpochEnd, StepBegin, StepEnd
+from .events import EpochBegin, EpochEnd, GradientsReady, StepBegin, StepEnd
 from .limits import sized
 from .log import logger
 from .progress import EPOCH, SAMPLES, TOTAL
@@ -35,10 +35,13 @@ class Course:
         self.epoch_open = False
         self.exhausted = False  # the epoch's loader has given all it has
         self.last = False  # the batch in hand is the loader's last
-        self.drawing = 0  # generators over batches or updates that are suspended in the body
+        self.waiting = False  # an update was asked for while its window was not full
+        self.drawing: set[object] = set()  # generators over batches or updates of this epoch that the body has not left
         self.undone = 0  # batches drawn since the last update
         self.worked = False  # an epoch was opened in this sitting
         self._drawn = self._updated = 0  # of this epoch
+        self._opener = ""  # "epochs", a "generator" outside of it, or a "call"
+        self._fetched = False  # a generator has run in this epoch
         self._eval_every, self._budget = eval_every, budget
 
     def another_epoch(self) -> bool:
@@ -48,8 +51,10 @@ class Course:
         resuming = self.run.position.resumed_at is not None
         return resuming or self.run.limits.another_epoch(self.progress.epoch)
 
-    def open_epoch(self) -> None:
+    def open_epoch(self, opener: str) -> None:
         """The next epoch, or the one in which a resumed run stands."""
+        if not self.worked:
+            self._budget.start()
         position = self.run.position
         if position.resumed_at is None:
             self.progress.fields[EPOCH] += 1
@@ -57,15 +62,33 @@ class Course:
         position.completed = False
         self.epoch_open, self.exhausted, self.worked = True, False, True
         self._drawn = self._updated = 0
+        self._opener, self._fetched = opener, False
         self.run.tell(EpochBegin)
 
-    def close_epoch(self) -> None:
+    def leave_epoch(self) -> None:
+        """`Loop.epochs` goes on: the body is done with its epoch."""
+        if self.epoch_open:
+            if not self._fetched:
+                self._end_own_batches()
+            self.close_epoch()
+
+    def _end_own_batches(self) -> None:
+        """The body, which has drawn batches of its own, has come to their end."""
+        self.exhausted = self.run.stopped is None
+        if self.waiting and not self.run.over():
+            self.make_update()
+
+    def close_epoch(self, *, leaving: bool = False) -> None:
         """The evaluation if it is due, then epoch_end, then what was asked for at either.
+
+        Args:
+            leaving: no epoch follows, so this one has the run's last evaluation.
 
         Raises:
             RuntimeError: batches were drawn and no update was made of them.
         """
         run, completed = self.run, self.exhausted
+        self.drawing.clear()  # whoever still holds a generator of this epoch holds one of an earlier epoch
         self.drop_abandoned()
         if completed and self._drawn and not self._updated and not run.over():
             raise RuntimeError(
@@ -74,7 +97,8 @@ class Course:
             )
         run.settle(saves=False)
         run.position.epochs_done = self.progress.epoch - (not completed)  # min_epochs is met from its evaluation on
-        if self.progress.step and (self._eval_every == "epoch" or self._eval_due() or run.over()):
+        last = leaving or run.over() or not run.limits.another_epoch(self.progress.epoch)
+        if self.progress.step and (last or self._eval_every == "epoch" or self._eval_due()):
             run.evaluate()
         run.settle(saves=False)  # a save waits, so that the checkpoint is of an epoch that has ended
         self.epoch_open, run.position.completed = False, True
@@ -122,33 +146,53 @@ class Course:
         """The next update is in hand, unless one is."""
         if self.window.open:
             return  # between micro-batches, or the body said `continue`
+        if not self.epoch_open:  # a loop of the user's own: all of it is one epoch
+            self.plan(None)
+            self.open_epoch("call")
+            self.run.position.resumed_at = None
         self.window.open = True
         self.window.micro = 0
         self.progress.begin_update()
         self.run.tell(StepBegin)
 
+    def make_update(self) -> None:
+        """Use the window's gradients, unless a handler asks to skip the update."""
+        norm = self.window.gradients()
+        if norm is not None:
+            self.progress.report({"grad_norm": norm})
+        if self.run.tell(GradientsReady).skip is None:
+            self.end_update(skipped=not self.window.step())
+        else:
+            self.window.drop()
+            self.end_update(skipped=True)
+
     def end_update(self, *, skipped: bool) -> None:
-        """The update in hand is done, or was skipped."""
-        self.progress.end_update(skipped)
-        self.window.open, self.window.micro, self.undone, self.last = False, 0, 0, False
+        """The update in hand is done, or was skipped. Requests are carried out here if no generator will do it."""
+        self._close_update(skipped)
         self._updated += 1
         self.run.tell(StepEnd, skipped=skipped)
         self._budget.check(self.progress.step)
+        if not self.drawing:
+            self.boundary()
+
+    def _close_update(self, skipped: bool) -> None:
+        self.progress.end_update(skipped)
+        self.window.open, self.window.micro, self.undone = False, 0, 0
+        self.last = self.waiting = False
 
     def drop_abandoned(self) -> None:
         """End the update that a break or a stop has left open; its gradients would leak into the next."""
         if self.window.open and not self.drawing:
             self.window.drop()
-            self.window.open, self.window.micro, self.undone = False, 0, 0
-            self.progress.end_update(skipped=True)
+            self._close_update(skipped=True)
             self.run.tell(StepEnd, skipped=True)
 
     def finish(self) -> None:
         """Close what is open; then the last evaluation and the last save, each once, if anything was done here."""
-        self.drawing = 0
-        self.drop_abandoned()
         if self.epoch_open:
-            self.close_epoch()
+            if self._opener == "call":
+                self._end_own_batches()
+            self.close_epoch(leaving=True)
         if self.worked and self.progress.step:
             self.run.evaluate()
             self.run.settle()
@@ -156,27 +200,32 @@ class Course:
 
     def one_epoch(self, draw: Callable[[], Iterator[B]], loader: object) -> Iterator[B]:
         """What ``draw`` gives, in the epoch that is open, else in one of its own."""
+        if self._opener == "generator" and self.epoch_open and not self.drawing:
+            self.close_epoch()  # the body broke out of it, and this is the next
         own = not self.epoch_open
         if own:
             if not self.another_epoch():
                 return
             self.plan(loader)
-            self.open_epoch()
+            self.open_epoch("generator")
         self.drop_abandoned()
-        self.drawing += 1
+        self._fetched, me = True, object()
+        self.drawing.add(me)
         try:
             yield from draw()
         finally:
-            self.drawing -= 1
+            self.drawing.discard(me)
         if own:
             self.close_epoch()
 
     def number(self) -> Iterator[int]:
         """The numbers of updates; see `Loop.updates`."""
+        self.run.position.resumed_at = None
         while True:
-            self.boundary()
-            if self.run.over():
-                break
+            if not self.window.open:
+                self.boundary()
+                if self.run.over():
+                    break
             self.open_update()
             yield self.progress.step + 1
         self.exhausted = self.run.stopped is None
@@ -192,7 +241,7 @@ class Course:
             if self.progress.epoch != epoch or not self.epoch_open:
                 raise RuntimeError(f"this iterator is of epoch {epoch}; call loop.batches(loader) again")
             at_end = following is END if ahead else drawn == length
-            if not self.window.micro:
+            if not self.window.open:
                 if not at_end:  # at a known end the epoch's own boundary comes
                     self.boundary()
                 if self.run.over():
@@ -210,6 +259,8 @@ class Course:
             self.undone += 1
             self.progress.fields[SAMPLES] += batch_size(batch)
             yield batch
+        if self.waiting:  # the body passed over the last batches: the short window is an update all the same
+            self.make_update()
         self.exhausted = True
         if not drawn:
             raise ValueError(f"the loader gave no batch in epoch {epoch} (a generator can be read once; pass a loader)")

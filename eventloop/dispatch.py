@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, Final
 
 from .channel import Space
-from .errors import BusyBusError, PublishCycleError, told
+from .errors import BusyBusError, PublishCycleError, forget_frames, told
 from .events import Event, HandlerFailed, TrainBegin
 from .failures import Failure, FailureLog, Policy
 from .filters import Table
@@ -43,16 +43,17 @@ class Dispatcher:
         self._busy = False
         self._inner: list[Control] = []
 
-    def publish(self, event: Event, state: TrainState = BLANK, raising: bool = True) -> Control:
+    def publish(
+        self, event: Event, state: TrainState = BLANK, _raising: bool = True, _nested: bool = False
+    ) -> Control:
         """Call every handler that is due, in order, and return their requests.
 
         Raises:
-            Exception: a handler under the policy ``raise`` failed: its own error, unchanged, after all were called
-                (unless not ``raising``; see `dispatch`).
+            Exception: a handler under the policy ``raise`` failed: its own error, unchanged, after all were called.
             BusyBusError: another thread is publishing on this bus.
         """
-        if self._busy:
-            return self._inside(event, state, raising)
+        if self._busy and not _nested:
+            return self._inside(event, state, _raising)
         self._busy = True  # right behind the test, so that no other thread can slip in between
         fold = None
         try:
@@ -89,10 +90,10 @@ class Dispatcher:
             self._inner = []
             raise
         finally:
-            self._busy = False
+            self._busy = _nested  # a publish inside another leaves that one busy
         if fold is None and not self._inner:
             return NOTHING
-        return self._answer(fold or self._fold(event, state), raising)
+        return self._answer(fold or self._fold(event, state), _raising)
 
     def dispatch(self, event: Event, state: TrainState = BLANK) -> Control:
         """`publish` without raising: failures are in ``control.failures``."""
@@ -113,9 +114,15 @@ class Dispatcher:
         return bool(table.always or table.current) or (table.always is None and not table.quiet(counters))
 
     def _fold(self, event: Event, state: TrainState) -> Fold:
-        return Fold(event, state, self._writers, self._failed)
+        return Fold(event, state, self._writers, self._failed, self._returned)
+
+    def _returned(self, control: Control) -> None:
+        """A handler has returned the control of its own nested publish: it is not to be merged a second time."""
+        self._inner = [inner for inner in self._inner if inner is not control]
 
     def _compile(self, kind: type[Event]) -> Table:
+        if not (isinstance(kind, type) and issubclass(kind, Event)):
+            raise TypeError(f"a {kind.__name__} is no event; publish an instance of an Event class, such as StepEnd()")
         with self.signals.lock:
             slots = []
             for slot, receiver in self.signals.slots(kind):
@@ -133,11 +140,11 @@ class Dispatcher:
         """A publish while publishing: runs at once, on its own table, and its requests reach the outer one too."""
         if not _publishing(self, sys._getframe()):
             raise BusyBusError(self._busy_text(event))
-        outer, self._inner, self._busy = self._inner, [], False
+        outer, self._inner = self._inner, []
         try:
-            control = self.publish(event, state, False)
+            control = self.publish(event, state, False, True)
         finally:
-            self._inner, self._busy = outer, True
+            self._inner = outer
         if control is not NOTHING:
             outer.append(control)
             if raising:
@@ -177,7 +184,7 @@ class Dispatcher:
         if not isinstance(event, HandlerFailed):
             self.dispatch(HandlerFailed(who.name, event, error), state)
         if who.failure != "raise":
-            error.__traceback__ = None  # it would keep alive every local of the frames it went through
+            forget_frames(error)
         return failure, request
 
     def record(self, failure: Failure) -> None:
@@ -241,7 +248,9 @@ def _publishing(bus: Dispatcher, frame: FrameType | None) -> list[Event]:
     """The events that this bus is publishing in the stack of ``frame``, innermost first."""
     events = []
     while frame is not None:
-        if frame.f_code is Dispatcher.publish.__code__ and frame.f_locals["self"] is bus:
-            events.append(frame.f_locals["event"])
+        if frame.f_code is Dispatcher.publish.__code__:
+            here = frame.f_locals
+            if here["self"] is bus and "table" in here:  # one without a table was refused, or goes through _inside
+                events.append(here["event"])
         frame = frame.f_back
     return events

@@ -19,6 +19,18 @@ def told(error: BaseException) -> str:
         return type(error).__name__
 
 
+def forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error and of those behind it: they keep alive every local of their frames."""
+    pending, seen = [error], set()
+    while pending:
+        one = pending.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            pending += [e for e in (one.__cause__, one.__context__) if e is not None]
+            pending += one.exceptions if isinstance(one, BaseExceptionGroup) else []
+
+
 class EventLoopError(Exception):
     """Base of the errors below."""
 

@@ -43,13 +43,13 @@ class Evaluation:
 @contextlib.contextmanager
 def evaluating(model: Module) -> Iterator[None]:
     """Eval mode; afterwards each submodule is in its own mode again."""
-    training = [module for module in model.modules() if module.training]
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        for module, training in modes:
+            module.training = training
 
 
 def mean_over(loader: Iterable[B], function: Callable[[B], Mapping[str, Any]]) -> dict[str, Any]:

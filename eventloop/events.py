@@ -150,11 +150,13 @@ def known_events() -> dict[str, list[type[Event]]]:
     A class that was defined again in the same place (a notebook cell run twice, ``slots=True``, which builds the class
     twice) replaces the older one.
     """
-    found: dict[str, type[Event]] = {f"{Event.__module__}.{Event.__qualname__}": Event}
+    found: dict[str, type[Event]] = {_qualified(Event): Event}
     pending = [Event]
     while pending:
         for kind in pending.pop(0).__subclasses__():
-            found[f"{kind.__module__}.{kind.__qualname__}"] = kind
+            if _BUILT_IN.get(kind.name, _qualified(kind)) != _qualified(kind):
+                continue  # a class that was refused, and is still there
+            found[_qualified(kind)] = kind
             pending.append(kind)
     names: dict[str, list[type[Event]]] = {}
     for kind in found.values():

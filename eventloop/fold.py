@@ -129,9 +129,21 @@ class Fold:
         state: the snapshot given to the first handler.
         writers: who sets each group's learning rate, over the whole run.
         fail: how the bus records a failure; it returns the request that the failing handler's policy makes, if any.
+        returned: called with the control of a nested publish that a handler has returned.
     """
 
-    __slots__ = ("_changes", "_event", "_fail", "_failures", "_given", "_owners", "_replies", "_writers", "state")
+    __slots__ = (
+        "_changes",
+        "_event",
+        "_fail",
+        "_failures",
+        "_given",
+        "_owners",
+        "_replies",
+        "_returned",
+        "_writers",
+        "state",
+    )
 
     def __init__(
         self,
@@ -139,9 +151,10 @@ class Fold:
         state: TrainState,
         writers: MutableMapping[str, str],
         fail: Callable[[Subscription, Event, TrainState, Exception], tuple[Failure, Request | None]],
+        returned: Callable[[Control], None],
     ) -> None:
         self._event, self._given, self.state = event, state, state
-        self._writers, self._fail = writers, fail
+        self._writers, self._fail, self._returned = writers, fail, returned
         self._owners: dict[str, str] = {}
         self._replies: list[Reply] = []
         self._failures: list[Failure] = []
@@ -167,6 +180,7 @@ class Fold:
         elif isinstance(request, Request):
             self._replies.append(Reply(who.name, request))
         elif isinstance(request, Control) and answer is request:
+            self._returned(request)
             self.merge(request)
         else:
             errors.append(ReplyError(_refusal(who.name, request)))

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from .checkpoint import Checkpoint, Checkpoints
+from .checkpoint.files import make_folder
 from .checkpoint.service import Stateful
 from .errors import CheckpointError
 from .journal import Journal
 from .log import logger
+from .parts import Ownerless
 from .rundir import describe_run, move_aside, refuse_used
 
 
@@ -19,7 +21,7 @@ class Folder:
 
     Args:
         path: the folder.
-        run_id: the run's name.
+        run_id: the run's name; one that is resumed keeps its own.
         resume: None, "auto", a path or a step.
         overwrite: move another run aside instead of refusing.
 
@@ -30,12 +32,14 @@ class Folder:
 
     def __init__(self, path: str | Path, run_id: str, resume: object, overwrite: bool) -> None:
         self.path = Path(path)
-        self._overwrite = overwrite and resume is None
         self.checkpoints = Checkpoints(self.path / "checkpoints", run_id)
         self.origin = self._find(resume)
-        if resume is None and not overwrite:
+        self._ours = self.origin is not None and self.origin.path.parent.resolve() == self.checkpoints.root.resolve()
+        new = resume != "auto" and not self._ours
+        self._overwrite = overwrite and new
+        if new and not overwrite:
             refuse_used(self.path)
-        if self.origin is not None and self.origin.path.parent == self.checkpoints.root:
+        if self.origin is not None:
             self.checkpoints.run_id = self.origin.run_id
         self.journal = Journal(self.path / "journal.jsonl")
         self._parts: Mapping[str, Stateful] = {}
@@ -44,12 +48,12 @@ class Folder:
         if resume is None:
             return None
         if resume == "auto":
-            newest = self.checkpoints.newest() if self.checkpoints.root.is_dir() else None
+            newest = self.checkpoints.newest()
             if newest is None:
-                logger().warning(f"resume='auto': no checkpoint in {self.checkpoints.root}; starting fresh")
+                logger().warning(f"resume='auto': no whole checkpoint in {self.checkpoints.root}; starting fresh")
             return newest
         if isinstance(resume, int) and not isinstance(resume, bool):
-            path = self.checkpoints.root / f"step-{resume:08d}"
+            path = self.checkpoints.at(resume)
         elif isinstance(resume, str | Path):
             path = Path(resume)
         else:
@@ -65,19 +69,29 @@ class Folder:
         """Make the folder and say in it what is run."""
         if self._overwrite and (aside := move_aside(self.path)) is not None:
             logger().warning(f"moved the earlier run aside to {aside}")
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         self.checkpoints.clear_rubbish()
+        if self.origin is not None and self._ours:
+            self.origin = self.checkpoints.go_on_from(self.origin)
         describe_run(self.path, self.checkpoints.run_id, seed, callbacks)
 
     def load(self, parts: Mapping[str, Stateful]) -> bool:
-        """Give every part its state from the checkpoint to go on from; False if there is none."""
+        """Give every part its state from the checkpoint to go on from; False if there is none.
+
+        A state without a part is said and travels on in later checkpoints; a part without a state is said.
+        """
         self._parts = parts
         if self.origin is None:
             return False
         states = self.origin.load()
         for name, part in parts.items():
             if name in states:
-                part.load_state_dict(states[name])
+                part.load_state_dict(states.pop(name))
+            else:
+                logger().warning(f"{self.origin.path} has no state of the {name}; it starts fresh")
+        for name in states:
+            logger().warning(f"{self.origin.path} has a state of the {name}, which this run is without; it is kept")
+        self._parts = {**parts, **{name: Ownerless(state) for name, state in states.items()}}
         logger().warning(f"resumed from {self.origin.path}, step {self.origin.step}")
         return True
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .errors import shown
 from .events import (
     CheckpointSaved,
     EpochBegin,
@@ -59,11 +60,11 @@ class Journal:
     def on_handler_failed(self, event: HandlerFailed, state: TrainState) -> None:
         """A failure."""
         at = event.event.name if event.event is not None else ""
-        self._write(event, state, handler=event.subscription, at=at, error=repr(event.error))
+        self._write(event, state, handler=event.subscription, at=at, error=shown(event.error))
 
     def on_run_failed(self, event: RunFailed, state: TrainState) -> None:
         """The loop's own error."""
-        self._write(event, state, error=repr(event.error))
+        self._write(event, state, error=shown(event.error))
 
     def on_train_end(self, event: TrainEnd, state: TrainState) -> None:
         """How it ended."""

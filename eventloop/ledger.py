@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, Protocol
 
-from .events import CheckpointSaved, EpochEnd, Event, GradientsReady, RunFailed, TrainEnd
+from .events import CheckpointSaved, EpochEnd, Event, GradientsReady, RunFailed, StepBegin, TrainEnd
 from .fold import Control
 from .ranks import Agreement
 from .requests import Evaluate, Keep, Report, Request, Save, SetLR, SkipUpdate, Stop
 
 KEPT: Final = 1000
-Fate = Literal["granted", "refused", "expired"]
+Fate = Literal["granted", "deferred", "refused", "expired"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the ledger: asked for at ``step``, decided at ``decided``."""
+    """One line of the ledger: asked for at ``step``, decided at ``decided``. A deferred request has a second line."""
 
     who: str
     request: str
@@ -85,6 +85,7 @@ class Ledger:
         self.written: Callable[[Entry], None] = lambda entry: None
         self._agreement = agreement
         self._said: set[tuple[str, str, str]] = set()
+        self._open: list[Asked] = []  # agreed on, and not yet carried out
 
     def file(self, control: Control, event: Event, step: int) -> None:
         """Take in the requests of one dispatch; what nobody may ask at this event is refused."""
@@ -100,6 +101,8 @@ class Ledger:
                 self.settle_one(asked, "refused", step, why)
             else:
                 self.pending.append(asked)
+                if isinstance(request, Save) and isinstance(event, StepBegin | GradientsReady):
+                    self.settle_one(asked, "deferred", step, "until the update in hand is done")
 
     def carry_out(self, acts: Acts, step: int, *, saves: bool = True) -> None:
         """Carry out what is pending: stops and user requests, evaluations, then one save for all that asked.
@@ -109,6 +112,7 @@ class Ledger:
         kept: list[Asked] = []
         while self.pending:
             asked, self.pending = self._agreed(step), []
+            self._open += asked
             kept += [a for a in asked if isinstance(a.request, Save)]
             for a in asked:
                 if isinstance(a.request, Stop):
@@ -126,7 +130,7 @@ class Ledger:
                 for a in kept:
                     self._settle(a, why, step)
                 kept = []
-        self.pending = kept
+        self.pending, self._open = kept, []
 
     def _agreed(self, step: int) -> list[Asked]:
         now = [a for a in self.pending if a.immediate]
@@ -135,12 +139,13 @@ class Ledger:
 
     def expire(self, step: int) -> None:
         """The run is over: what is still open has expired."""
-        for asked in [*self.pending, *self._agreement.drain()]:
+        for asked in [*self._open, *self.pending, *self._agreement.drain()]:
             if not isinstance(asked.request, Keep):
                 self.settle_one(asked, "expired", step, "the run was over")
-        self.pending = []
+        self.pending, self._open = [], []
 
     def _settle(self, asked: Asked, why: str | None, step: int) -> None:
+        self._open = [other for other in self._open if other is not asked]
         self.settle_one(asked, "granted" if why is None else "refused", step, why or "")
 
     def settle_one(self, asked: Asked, fate: Fate, step: int, note: str = "") -> None:

@@ -92,10 +92,12 @@ class Loop:
     ) -> None:
         limits = Limits(max_epochs, max_steps, min_epochs, min_steps)
         whole("accumulate", accumulate, least=1)
-        if clip_norm is not None and not clip_norm > 0:
+        if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0):
             raise ValueError(f"clip_norm={clip_norm!r} must be a number above 0")
-        if eval_every not in ("epoch", None):
-            whole("eval_every", eval_every, least=1)
+        if isinstance(eval_every, str) and eval_every != "epoch":
+            raise ValueError(f"eval_every={eval_every!r} must be 'epoch', None or a whole number of updates >= 1")
+        if eval_every != "epoch":
+            whole("eval_every", eval_every, least=1, optional=True)
         if resume is not None and run_dir is None:
             raise ValueError(f"resume={resume!r} needs a run_dir")
         optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
@@ -121,10 +123,16 @@ class Loop:
         }
         self._phase = "new"  # entered, running, over
         self._result: Result | None = None
-        if folder is not None:
-            self.bus.attach(folder.journal, name="Journal")
-        for thing in callbacks:
-            self.bus.attach(thing)
+        self._attach([*([] if folder is None else [folder.journal]), *callbacks])
+
+    def _attach(self, things: list[object]) -> None:
+        for i, thing in enumerate(things):
+            try:
+                self.bus.attach(thing)
+            except BaseException:
+                for earlier in things[:i]:
+                    self.bus.detach(earlier)
+                raise
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -132,6 +140,11 @@ class Loop:
     def state(self) -> TrainState:
         """The snapshot now."""
         return self._progress.snapshot()
+
+    @property
+    def over(self) -> bool:
+        """Whether no further update may begin: a limit is reached or a stop was granted; the generators end by it."""
+        return self._run.over()
 
     @property
     def result(self) -> Result:
@@ -154,11 +167,12 @@ class Loop:
         """Epoch numbers from 1 until a limit or a stop. After each: the evaluation if due, then ``epoch_end``."""
         self._begin()
         course = self._course
+        if course.epoch_open:  # the body broke out of an earlier one, and goes on here
+            course.close_epoch()
         while course.another_epoch():
-            course.open_epoch()
+            course.open_epoch("epochs")
             yield self._progress.epoch
-            if course.epoch_open:
-                course.close_epoch()
+            course.leave_epoch()
 
     def batches(self, loader: Iterable[B]) -> Iterator[B]:
         """The micro-batches of one epoch. Requests are carried out between two of them, before the next is drawn.
@@ -189,6 +203,7 @@ class Loop:
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of one micro-batch, scaled for accumulation and mixed precision; the loss is noted."""
+        self._begin()
         self._course.open_update()
         self._window.backward(loss)
         self._progress.losses.append(loss)
@@ -204,41 +219,33 @@ class Loop:
         if not window.micro:
             raise RuntimeError("loop.update() without loop.backward(loss): there are no gradients to use")
         if window.micro < window.accumulate and not course.last:
+            course.waiting = True
             return False
-        norm = window.gradients()
-        if norm is not None:
-            self._progress.report({"grad_norm": norm})
-        if self.gradients_ready().skip is None:
-            course.end_update(skipped=not window.step())
-        else:
-            window.drop()
-            course.end_update(skipped=True)
+        course.make_update()
         return True
 
     def gradients_ready(self) -> Control:
         """Say that the gradients are there; with an update of your own obey ``.skip`` of what it returns."""
+        self._begin()
+        self._course.open_update()
         return self._run.tell(GradientsReady)
 
     def step_end(self, loss: Any = None, *, skipped: bool = False, **metrics: Any) -> None:
         """In place of `backward` and `update`, where the update is your own code.
 
         Batches drawn since the last call are its micro-batches. Without `batches` or `updates` around it requests are
-        carried out at once, and the update opens only here, so that schedules set the rate of the next one.
+        carried out at once: look at `over`. The update opens only here, so that schedules set the rate of the next one.
         """
         self._begin()
         course, progress = self._course, self._progress
-        if not course.epoch_open:
-            course.plan(None)
-            course.open_epoch()
         course.open_update()
         if loss is not None:
             progress.losses.append(loss)
         if metrics:
             progress.report(metrics)
-        progress.fields[MICRO] += course.undone or 1
+        if not self._window.micro:  # else `backward` has counted them
+            progress.fields[MICRO] += course.undone or 1
         course.end_update(skipped=skipped)
-        if not course.drawing:
-            course.boundary()
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -270,4 +277,5 @@ class Loop:
             error = late
             raise
         finally:
-            self._result = self._run.end(error)
+            self._result, control = self._run.end(error)
+        control.raise_failures()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from .errors import CheckpointError
 from .log import logger
 
 if TYPE_CHECKING:
@@ -14,14 +15,15 @@ if TYPE_CHECKING:
 
 def unwrap(model: Module) -> Module:
     """The user's own module inside DDP, DataParallel and torch.compile: its names are the ones in a checkpoint."""
-    inner: Any = model
+    from torch.nn.parallel import DataParallel, DistributedDataParallel
+
     while True:
-        if hasattr(inner, "_orig_mod"):
-            inner = inner._orig_mod
-        elif type(inner).__module__.startswith("torch.nn.parallel"):
-            inner = inner.module
+        if isinstance(model, DataParallel | DistributedDataParallel):
+            model = model.module
+        elif hasattr(model, "_orig_mod"):
+            model = model._orig_mod
         else:
-            return inner  # type: ignore[no-any-return]  # what these wrap is a module
+            return model
 
 
 class Optimizers:
@@ -39,7 +41,14 @@ class Optimizers:
         return {key: {"state": o.state_dict(), "bases": self._bases[key]} for key, o in self._optimizers.items()}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Load in place, keep the script's settings, say what differs."""
+        """Load in place, keep the script's settings, say what differs.
+
+        Raises:
+            CheckpointError: the checkpoint is of other optimizers.
+        """
+        if states.keys() != self._optimizers.keys():
+            there, here = (", ".join(map(repr, keys)) for keys in (states, self._optimizers))
+            raise CheckpointError(f"the checkpoint has the optimizers {there} (a single one is ''); the script has {here}")
         for key, optimizer in self._optimizers.items():
             script = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
             optimizer.load_state_dict(states[key]["state"])
@@ -51,7 +60,8 @@ class Optimizers:
                 if i < len(old) and old[i] != base:
                     changed["lr"] = (old[i], base)
                 for name, (was, now) in changed.items():
-                    logger().warning(f"parameter group {i}: {name} is {now} now, was {was} in the checkpoint")
+                    of = f" of optimizer {key!r}" if key else ""
+                    logger().warning(f"parameter group {i}{of}: {name} is {now} now, was {was} in the checkpoint")
                 rate = mine["lr"]
                 group.update(mine)
                 if hasattr(rate, "fill_"):
@@ -65,21 +75,39 @@ def _rate(group: Mapping[str, Any]) -> float:
 
 
 class Position:
-    """Where in its epoch the run stands, and what has been done at this update already."""
+    """Where in its epoch the run stands, what has been done at this update already, and who has stopped the run."""
+
+    SAVED: Final = ("batch", "completed", "evaluated_at", "epochs_done", "stopped")
 
     def __init__(self) -> None:
         self.batch = 0
         self.completed = True
         self.evaluated_at = -1
         self.epochs_done = 0
+        self.stopped: dict[str, Any] | None = None
         self.resumed_at: int | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers."""
-        return {name: getattr(self, name) for name in ("batch", "completed", "evaluated_at", "epochs_done")}
+        """Plain values."""
+        return {name: getattr(self, name) for name in self.SAVED}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        for name, value in state.items():
-            setattr(self, name, value)
+        for name in self.SAVED:
+            setattr(self, name, state[name])
         self.resumed_at = None if self.completed else self.batch
+
+
+class Ownerless:
+    """A state in a checkpoint that no part of this run answers to: it travels on."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def state_dict(self) -> Any:
+        """As it was found."""
+        return self._state
+
+    def load_state_dict(self, state: Any) -> None:
+        """Take another."""
+        self._state = state

@@ -21,10 +21,10 @@ class LoadReport(NamedTuple):
 class Attached:
     """One attached object: ``name`` is how it is called everywhere, ``key`` what its state is stored under."""
 
-    __slots__ = ("handle", "key", "name", "thing")
+    __slots__ = ("handle", "key", "name", "place", "thing")
 
-    def __init__(self, thing: Any, name: str, key: str, handle: Handle) -> None:
-        self.thing, self.name, self.key, self.handle = thing, name, key, handle
+    def __init__(self, thing: Any, name: str, key: str, handle: Handle, place: str) -> None:
+        self.thing, self.name, self.key, self.handle, self.place = thing, name, key, handle, place
 
 
 class Names:
@@ -65,6 +65,7 @@ class Roster:
         self._attached: list[Attached] = []
         self._started: list[Attached] = []
         self._live: dict[str, Any] | None = None
+        self._running = self._closed = False
         self._orphans: dict[str, Any] = {}
         self._keys = Names()
 
@@ -75,14 +76,14 @@ class Roster:
         """The entry of an attached object."""
         return next((a for a in self._attached if a.thing is thing), None)
 
-    def add(self, thing: Any, name: str, given: bool, handle: Handle) -> None:
+    def add(self, thing: Any, name: str, given: bool, handle: Handle, place: str) -> None:
         """Attach; in a run that has begun it is bound at once."""
         monitor = getattr(thing, "monitor", None)
         derived = f"{type(thing).__name__}({monitor})" if isinstance(monitor, str) else type(thing).__name__
-        key = self._keys.claim(None, name if given else derived, name)
-        attached = Attached(thing, name, key, handle)
+        key = self._keys.claim(name if given else None, derived, place)
+        attached = Attached(thing, name, key, handle, place)
         self._attached.append(attached)
-        if self._live is not None:
+        if self._running:
             self._start(attached)
 
     def forget(self, handle: Handle) -> None:
@@ -94,11 +95,13 @@ class Roster:
     def bind(self, live: Mapping[str, Any]) -> None:
         """Hand each object the live parts that its ``bind`` names."""
         self._live = dict(live)
+        self._running, self._closed = True, False
         for attached in self._attached:
             self._start(attached)
 
     def start(self) -> None:
         """A run begins: whoever is attached will be closed."""
+        self._running, self._closed = True, False
         for attached in self._attached:
             if all(a.thing is not attached.thing for a in self._started):
                 self._started.append(attached)
@@ -111,17 +114,21 @@ class Roster:
         if bind is None or self._live is None:
             return
         wanted = inspect.signature(bind).parameters.values()
-        unknown = [p.name for p in wanted if p.name not in self._live and p.default is p.empty]
+        named = [p for p in wanted if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+        unknown = [p.name for p in named if p.name not in self._live and p.default is p.empty]
         if unknown:
             there = ", ".join(sorted(self._live))
             raise TypeError(f"{attached.name}.bind asks for {', '.join(map(repr, unknown))}; there are {there}")
-        bind(**{p.name: self._live[p.name] for p in wanted if p.name in self._live})
+        everything = any(p.kind is p.VAR_KEYWORD for p in wanted)
+        asked = {p.name for p in named}
+        bind(**{name: value for name, value in self._live.items() if everything or name in asked})
 
     def close(self, failed: Callable[[str, Exception], None]) -> None:
         """Close, in reverse order, everything that was started, each once, whatever the others do."""
-        if not self._started and self._live is None:
+        if not self._running and not self._closed:
             self.start()  # a raw loop that never began may still hold open files
         started, self._started, self._live = self._started, [], None
+        self._running, self._closed = False, True
         for attached in reversed(started):
             close = getattr(attached.thing, "close", None)
             if close is None:

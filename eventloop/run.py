@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .bus import Bus
@@ -52,8 +52,10 @@ class Run:
         self.began = False  # train_begin was published, so train_end will be
         self.position = Position()
         self.saved_at: tuple[int, int] | None = None  # step and evaluations
+        self._saved_for: tuple[int, dict[str, set[str]]] = -1, {}  # the step of the last checkpoint, and who asked
         self._obeys: dict[type[Request], Callable[[Any], object]] = {}
         self._told: set[type[Event]] = set()
+        self._event: Event = TrainBegin()  # the last one told
         ledger.written = self._journal
 
     # -- telling -------------------------------------------------------------------------------------------------------
@@ -73,6 +75,7 @@ class Run:
 
     def _tell(self, event: Event) -> Control:
         self._told.add(event.__class__)
+        self._event = event
         state = self.progress.snapshot()
         control = self.bus.dispatch(event, state)
         if control is not NOTHING:
@@ -86,8 +89,8 @@ class Run:
         try:
             self.folder.journal.entry(entry)
         except Exception as error:
-            if (who := self.bus.find("Journal")) is not None:
-                self.bus.fail(who, TrainEnd(), self.progress.snapshot(), error)
+            if (who := self.bus.find(self.bus.name_of(self.folder.journal))) is not None:
+                self.bus.fail(who, self._event, self.progress.snapshot(), error)
 
     # -- carrying out (see `ledger.Acts`) ------------------------------------------------------------------------------
 
@@ -119,7 +122,9 @@ class Run:
         good, bad = cells(self.evaluation.run(), step)
         self.progress.end_evaluation(good)
         for sentence in bad.values():
-            self.bus.record(Failure("evaluate", "eval_end", step, ReplyError(sentence)))
+            error = ReplyError(f"evaluate() returned: {sentence}")
+            self.bus.record(Failure("evaluate", EvalEnd.name, step, error))
+            self.tell(HandlerFailed, subscription="evaluate", event=EvalEnd(), error=error)
         if not good:
             logger().warning(f"the evaluation at step {step} returned no metric")
         self.tell(EvalEnd)
@@ -130,15 +135,25 @@ class Run:
         if self.folder is None:
             return "the loop has no run_dir"
         state = self.progress.snapshot()
-        step, tags = state.step, _tags(asked)
+        step, tags = state.step, self._tags(asked)
         self.saved_at = (step, state.evals)
         metrics = {key: state.metrics[key] for key in state.metrics.fresh}
         try:
             checkpoint = self.folder.save(step, tags, metrics)
         except Exception as error:
             return self._save_failed(asked, error)
+        self._saved_for = step, tags
         self.tell(CheckpointSaved, path=str(checkpoint.path), step=step, tags=checkpoint.tags)
         return None
+
+    def _tags(self, asked: list[Asked]) -> dict[str, set[str]]:
+        """Who asks, and under which tags; also for the checkpoint of the same step that this one takes the place of."""
+        step, before = self._saved_for
+        tags = {who: set(known) for who, known in before.items()} if step == self.progress.step else {}
+        for a in asked:
+            if isinstance(a.request, Save):
+                tags.setdefault(a.who, set()).add(a.request.tag)
+        return tags
 
     def _save_failed(self, asked: list[Asked], error: Exception) -> str:
         askers = [self.bus.find(a.who) for a in asked]
@@ -193,26 +208,25 @@ class Run:
             self.save([Asked("Loop", Save("last"), "train_end", self.progress.step)])
             self.settle()
 
-    def end(self, error: BaseException | None) -> Result:
-        """Say that the run is over, close everything, and tell how it ended.
-
-        Raises:
-            Exception: a handler of train_end under the policy ``raise`` failed and the run itself had not.
-        """
+    def end(self, error: BaseException | None) -> tuple[Result, Control]:
+        """Say that the run is over, close everything, and tell how it ended and what train_end's handlers answered."""
         stop = self.stopped if error is None else None
         status = "stopped" if stop else _status(error)
-        reason = getattr(stop.request, "reason", "") if stop else str(error or "")
+        reason = getattr(stop.request, "reason", "") if stop else _text(error)
         control = NOTHING
-        if self.began:
-            if isinstance(error, Exception):
-                self._tell(RunFailed(error))
-            self._name_deaf()
-            self.ledger.expire(self.progress.step)
-            control = self._tell(TrainEnd(status, reason))
-        self.bus.close(self.progress.step)
-        if error is None:
-            control.raise_failures()
-        return self._result(status, stop.who if stop else None, reason, error)
+        try:
+            if self.began:
+                if isinstance(error, Exception):
+                    self._tell(RunFailed(error))
+                elif error is None:
+                    self._name_deaf()
+                self.ledger.expire(self.progress.step)
+                control = self._tell(TrainEnd(status, reason))
+        finally:  # a second interrupt ends a handler, not the closing
+            self.bus.close(self.progress.step)
+            if self.folder is not None:  # the next run on this bus has a journal of its own
+                self.bus.detach(self.folder.journal)
+        return self._result(status, stop.who if stop else None, reason, error), control
 
     def _result(self, status: str, by: str | None, reason: str, error: BaseException | None) -> Result:
         state, failures = self.progress.snapshot(), self.bus.failures
@@ -236,12 +250,14 @@ class Run:
         """Name the handlers that waited for an event this loop never published."""
         if not self.progress.step:
             return
-        for kind in self.bus.signals.channels:
+        called = {(cost.name, cost.event) for cost in self.bus.costs() if cost.calls}  # by whoever published it
+        for kind in list(self.bus.signals.channels):
             if kind in (*self._told, Event, CheckpointSaved, HandlerFailed, RunFailed, TrainEnd):
                 continue
-            waiting = {s.name for s in self.bus.order(kind) if s.event is kind and s.filter is None}
+            here = [s for s in self.bus.order(kind) if s.event is kind and s.filter is None]
+            waiting = sorted({s.name for s in here if (s.name, kind.name) not in called})
             if waiting:
-                logger().warning(f"{', '.join(sorted(waiting))} waited for {kind.name}; {_advice(kind)}")
+                logger().warning(f"{', '.join(waiting)} waited for {kind.name}; {_advice(kind)}")
 
 
 def _advice(kind: type[Event]) -> str:
@@ -254,12 +270,11 @@ def _advice(kind: type[Event]) -> str:
     return "this loop never published it"
 
 
-def _tags(asked: Iterable[Asked]) -> dict[str, set[str]]:
-    tags: dict[str, set[str]] = {}
-    for a in asked:
-        if isinstance(a.request, Save):
-            tags.setdefault(a.who, set()).add(a.request.tag)
-    return tags
+def _text(error: BaseException | None) -> str:
+    try:
+        return "" if error is None else str(error)
+    except Exception:  # an error that cannot be printed is no reason for another
+        return type(error).__name__
 
 
 def _status(error: BaseException | None) -> str:

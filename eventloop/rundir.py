@@ -12,7 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from .rows import plain
+
 TRACES: Final = ("run.json", "journal.jsonl", "metrics.jsonl", "checkpoints/step-*", "tb/**/events*")
+PLAIN: Final = (bool, int, float, str, list, tuple, dict)
 
 
 def traces(folder: Path) -> list[str]:
@@ -66,7 +69,8 @@ def describe_run(folder: Path, run_id: str, seed: int, callbacks: Iterable[tuple
     path = folder / "run.json"
     sittings = json.loads(path.read_text(encoding="utf-8"))["sittings"] if path.exists() else []
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"sittings": [*sittings, told]}, indent=1, default=repr), encoding="utf-8")
+    document = json.dumps(plain({"sittings": [*sittings, told]}), indent=1, allow_nan=False)
+    temporary.write_text(document, encoding="utf-8")
     temporary.replace(path)
 
 
@@ -74,12 +78,12 @@ def settings(thing: Any) -> dict[str, Any]:
     """What an object was made with: the arguments of its ``__init__`` that it keeps under their own names."""
     import inspect
 
-    kept = {}
-    for name in inspect.signature(type(thing).__init__).parameters:
-        value = getattr(thing, name, None)
-        if name != "self" and (value is None or isinstance(value, bool | int | float | str | list | tuple | dict)):
-            kept[name] = value
-    return kept
+    try:
+        names = list(inspect.signature(type(thing).__init__).parameters)[1:]
+    except ValueError:  # a class in C that does not tell
+        return {}
+    kept = {name: getattr(thing, name) for name in names if hasattr(thing, name)}
+    return {name: value for name, value in kept.items() if value is None or isinstance(value, PLAIN)}
 
 
 def git_commit() -> dict[str, Any] | None:

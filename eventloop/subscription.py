@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 from .channel import Adapter, Channel, Slot, Space, is_coroutine, silent
 from .cost import Cost
+from .errors import shown
 from .events import Event
 from .failures import POLICIES, Policy
 from .filters import Amount, Filter, condition
@@ -66,12 +67,12 @@ class Subscription:
             raise TypeError(f"{name}: no option {sorted(unknown)}; there are {', '.join(sorted(KEYWORDS))}")
         self.event, self.handler, self.name, self.owner = event, handler, name, owner
         self.priority = _priority(options.get("priority", 0), name)
-        self.failure: Policy = checked_policy(options.get("failure") or "isolate", name)
+        self.failure: Policy = checked_policy(options["failure"], name)
         self.disable_after = _whole("disable_after", options.get("disable_after", 3), name)
         self.filter = _filter(options, event, name)
         self.when: Callable[[Any, Any], bool] | None = options.get("when")
-        if self.when is not None and not callable(self.when):
-            raise TypeError(f"{name}: when={self.when!r} cannot be called")
+        if self.when is not None:
+            check_handler(self.when, f"{name}: when=")
         self.adapter = Adapter(handler if self.when is None else _guarded(self.when, handler))
         self.cost = Cost()
         self.failed = 0
@@ -153,17 +154,17 @@ class Handle:
 KEYWORDS: Final = {"priority", "every", "after", "before", "once", "when", "failure", "disable_after"}
 
 
-def check_handler(handler: Any) -> None:
+def check_handler(handler: Any, label: str = "") -> None:
     """Refuse what cannot be called with (event, state).
 
     Raises:
         TypeError: it is a class, no callable, a coroutine or generator function, or takes other arguments.
     """
     if isinstance(handler, type):
-        raise TypeError(f"{handler.__name__} is a class; give an instance, or a function")
+        raise TypeError(f"{label}{handler.__name__} is a class; give an instance, or a function")
     if not callable(handler):
-        raise TypeError(f"{handler!r} cannot be called; a handler is called with (event, state)")
-    name = name_of(handler)
+        raise TypeError(f"{label}{shown(handler)} cannot be called; a handler is called with (event, state)")
+    name = label + name_of(handler)
     if is_coroutine(handler):
         raise TypeError(f"{name} is an async function; handlers are called, not awaited")
     body = handler if inspect.isroutine(handler) else getattr(handler, "func", getattr(handler, "__call__", None))  # noqa: B004  # its __call__ is inspected, not tested for

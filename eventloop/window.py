@@ -58,7 +58,7 @@ class Window:
         if not short and self._clip_norm is None:
             return None
         gradients = [p.grad for p in self._groups.parameters() if p.grad is not None]
-        if short:  # each loss was divided by accumulate, but there are fewer
+        if short and gradients:  # each loss was divided by accumulate, but there are fewer
             torch._foreach_mul_(gradients, self.accumulate / self.micro)
         if self._clip_norm is not None:
             self._norm = torch.nn.utils.get_total_norm(gradients)

@@ -6,17 +6,21 @@ else is met (an object, a function, bytes) is an error that names the place.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
 from typing import Any, Final
 
 TENSOR: Final = "__tensor__"
+ARRAY: Final = "__array__"
 TUPLE: Final = "__tuple__"
 ITEMS: Final = "__items__"
 FLOAT: Final = "__float__"
+RESERVED: Final = frozenset({TENSOR, ARRAY, TUPLE, ITEMS, FLOAT})
 
 
 def pack(value: Any, place: str, tensors: dict[str, Any]) -> Any:
-    """``value`` as JSON; its tensors are put into ``tensors`` under their place.
+    """``value`` as JSON; its tensors and NumPy arrays are put into ``tensors`` under their place.
 
     Raises:
         TypeError: something in it is neither JSON nor a tensor; the message names its place and type.
@@ -30,21 +34,45 @@ def pack(value: Any, place: str, tensors: dict[str, Any]) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {FLOAT: repr(float(value))}
     if isinstance(value, torch.Tensor):
-        tensors[place] = value
-        return {TENSOR: place}
+        return {TENSOR: _store(value, place, tensors)}
     if isinstance(value, list):
         return [pack(item, f"{place}.{i}", tensors) for i, item in enumerate(value)]
     if isinstance(value, tuple):
         return {TUPLE: [pack(item, f"{place}.{i}", tensors) for i, item in enumerate(value)]}
     if isinstance(value, dict):
         items = {key: pack(item, f"{place}.{key}", tensors) for key, item in value.items()}
-        if all(isinstance(key, str) for key in items) and not items.keys() & {TENSOR, TUPLE, ITEMS, FLOAT}:
+        if all(isinstance(key, str) for key in items) and not items.keys() & RESERVED:
             return items
         return {ITEMS: [[pack(key, f"{place}.key", tensors), item] for key, item in items.items()]}
-    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # NumPy
-        return pack(value.tolist(), place, tensors)
+    return _pack_numpy(value, place, tensors)
+
+
+def _pack_numpy(value: Any, place: str, tensors: dict[str, Any]) -> Any:
+    import torch
+
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        item = value.item()
+        if not isinstance(item, numpy.generic):  # a long double stays what it is
+            return pack(item, place, tensors)
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        with contextlib.suppress(TypeError):  # of objects, of texts
+            native = value.astype(value.dtype.newbyteorder("="))
+            return {ARRAY: _store(torch.from_numpy(native), place, tensors)}
     kind = f"{type(value).__module__}.{type(value).__name__}"
-    raise TypeError(f"{place} is a {kind}; a state is None, bool, int, float, str, list, dict, tuple or a tensor")
+    raise TypeError(
+        f"{place} is a {kind}; a state is plain JSON (None, bool, int, float, str, list, tuple, dict) plus tensors and "
+        f"NumPy arrays"
+    )
+
+
+def _store(tensor: Any, place: str, tensors: dict[str, Any]) -> str:
+    name, n = place, 1
+    while name in tensors:  # {1: a, "1": b}, or a key with a dot in it
+        n += 1
+        name = f"{place}#{n}"
+    tensors[name] = tensor
+    return name
 
 
 def unpack(value: Any, tensors: dict[str, Any]) -> Any:
@@ -57,6 +85,8 @@ def unpack(value: Any, tensors: dict[str, Any]) -> Any:
         key, item = next(iter(value.items()))
         if key == TENSOR:
             return tensors[item]
+        if key == ARRAY:
+            return tensors[item].numpy()
         if key == TUPLE:
             return tuple(unpack(part, tensors) for part in item)
         if key == FLOAT:

@@ -2,30 +2,30 @@
 
 A checkpoint is a folder ``step-00000840`` that appears by one rename, after every file in it was synced and hashed::
 
-    checkpoints/.tmp-00000840-PID/   model.safetensors  state.safetensors  state.json  MANIFEST.json (last)
-    checkpoints/step-00000840/       after the rename = committed
-    checkpoints/latest               its name, replaced atomically; a hint, not the truth
+    checkpoints/.tmp-00000840-PID/       model.safetensors  state.safetensors  state.json  MANIFEST.json (last)
+    checkpoints/step-00000840/           after the rename = committed
+    checkpoints/step-00000840.replaced/  its forerunner, when a step is saved again; counts until the new one is there
+    checkpoints/latest                   the name of the newest, replaced atomically; a hint, not the truth
+    checkpoints/aside-1/                 what was in the way of a run that went on differently; not read, not removed
 """
 
 from __future__ import annotations
 
-import builtins
-import json
 import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ..errors import CheckpointError
 from ..log import logger
-from .codec import pack, unpack
-from .files import read_tensors, sha256, sync, write_json, write_tensors, write_text
+from .codec import pack
+from .files import make_folder, sync, write_json, write_tensors, write_text
+from .manifest import Checkpoint, write_manifest
 
-FORMAT: Final = 1
-MANIFEST: Final = "MANIFEST.json"
+REPLACED: Final = ".replaced"
 
 
 class Stateful(Protocol):
@@ -40,75 +40,6 @@ class Stateful(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A committed checkpoint, as its manifest describes it.
-
-    Attributes:
-        path: its folder.
-        step: finished updates.
-        run_id: the run that wrote it.
-        tags: what it was asked for under.
-        asked_by: the savers that asked for it, with their tags.
-        metrics: the fresh metrics of its moment.
-    """
-
-    path: Path
-    step: int
-    run_id: str
-    tags: tuple[str, ...]
-    asked_by: Mapping[str, list[str]]
-    metrics: Mapping[str, float]
-    files: Mapping[str, tuple[int, str]] = field(repr=False)
-
-    @classmethod
-    def read(cls, path: Path) -> Checkpoint:
-        """Read the manifest.
-
-        Raises:
-            CheckpointError: there is none, or it cannot be read.
-        """
-        try:
-            data = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-            if data["format"] != FORMAT:
-                raise CheckpointError(f"{path} has format {data['format']}; this version reads format {FORMAT}")
-            metrics = {key: float(value) for key, value in data["metrics"].items()}
-            files = {name: (size, digest) for name, (size, digest) in data["files"].items()}
-            return cls(path, data["step"], data["run_id"], tuple(data["tags"]), data["asked_by"], metrics, files)
-        except FileNotFoundError:
-            raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST}") from None
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            raise CheckpointError(f"the manifest of {path} cannot be read: {error}") from error
-
-    def verify(self) -> None:
-        """Compare sizes and hashes with the manifest.
-
-        Raises:
-            CheckpointError: naming the files that differ or are missing.
-        """
-        damaged = []
-        for name, (size, digest) in self.files.items():
-            file = self.path / name
-            if not file.is_file():
-                damaged.append(f"{name} is missing")
-            elif file.stat().st_size != size:
-                damaged.append(f"{name} has {file.stat().st_size} bytes instead of {size}")
-            elif sha256(file) != digest:
-                damaged.append(f"{name} does not match its hash")
-        if damaged:
-            raise CheckpointError(f"{self.path} is damaged: {'; '.join(damaged)}")
-
-    def load(self) -> dict[str, Any]:
-        """Verify and read the state of every part, by name. Nothing is unpickled."""
-        self.verify()
-        document = json.loads((self.path / "state.json").read_text(encoding="utf-8"))
-        aliases = document["aliases"]
-        tensors = read_tensors(self.path / "state.safetensors", aliases["state"])
-        states = unpack(document["states"], tensors)
-        states["model"] = read_tensors(self.path / "model.safetensors", aliases["model"])
-        return dict(states)
-
-
 class Checkpoints:
     """The checkpoints under one root, and which of them each saver wants.
 
@@ -120,16 +51,28 @@ class Checkpoints:
     def __init__(self, root: Path, run_id: str) -> None:
         self.root, self.run_id = root, run_id
         self._wanted: dict[str, frozenset[int]] = {"Loop": frozenset()}
+        self._said: set[Path] = set()
+
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def list(self) -> list[Checkpoint]:
-        """The committed checkpoints, by rising step. What has no readable manifest is left out, and left alone."""
-        found = []
-        for path in sorted(self.root.glob("step-*")):
+        """The committed checkpoints, by rising step. What is none is named, once, left out, and left alone."""
+        found: dict[int, Checkpoint] = {}
+        for path in sorted(self.root.glob("step-*")):  # step-N comes before step-N.replaced
             try:
-                found.append(Checkpoint.read(path))
+                checkpoint = self._read(path)
+                found.setdefault(checkpoint.step, checkpoint)
             except CheckpointError as error:
-                logger().warning(f"ignored: {error}")
-        return sorted(found, key=lambda c: c.step)
+                if path not in self._said:
+                    self._said.add(path)
+                    logger().warning(f"ignored: {error}")
+        return [found[step] for step in sorted(found)]
+
+    def _read(self, path: Path) -> Checkpoint:
+        checkpoint = Checkpoint.read(path)
+        if path not in (self._place(checkpoint.step), self._spare(checkpoint.step)):
+            raise CheckpointError(f"{path} holds step {checkpoint.step}, so it is not where it belongs")
+        return checkpoint
 
     def newest(self) -> Checkpoint | None:
         """The newest whole one; says which damaged ones it passes over."""
@@ -142,6 +85,19 @@ class Checkpoints:
                 return checkpoint
         return None
 
+    def at(self, step: int) -> Path:
+        """Where the checkpoint of a step lies, if there is one."""
+        place, spare = self._place(step), self._spare(step)
+        return spare if spare.is_dir() and not place.is_dir() else place
+
+    def _place(self, step: int) -> Path:
+        return self.root / f"step-{step:08d}"
+
+    def _spare(self, step: int) -> Path:
+        return self.root / f"step-{step:08d}{REPLACED}"
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
     def save(
         self,
         step: int,
@@ -151,63 +107,72 @@ class Checkpoints:
     ) -> Checkpoint:
         """Write, sync, commit; then remove what nobody wants any more. ``parts`` holds ``model`` and any others.
 
+        Where this run has saved the step already, whoever asked for it then has asked for this one too.
+
         Raises:
             OSError: the disk; whatever was written is removed and the earlier checkpoints stand.
+            TypeError: a part has a state that no file can hold.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root)
         temporary = self.root / f".tmp-{step:08d}-{os.getpid()}"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         try:
-            self._write(temporary, parts)
-            checkpoint = self._commit(temporary, step, {who: sorted(tags) for who, tags in asked_by.items()}, metrics)
+            forerunner = self._mine_at(step)
+            asked = {who: sorted(tags) for who, tags in asked_by.items()}
+            if forerunner is not None:
+                metrics = {**forerunner.metrics, **metrics}
+                for who, tags in forerunner.asked_by.items():
+                    asked[who] = sorted({*tags, *asked.get(who, ())})
+            _write_parts(temporary, parts)
+            write_manifest(temporary, self.run_id, step, asked, metrics)
+            self._commit(temporary, step, forerunner)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        self._point_latest(checkpoint)
+        self._point_latest(step)
         self._remove_unwanted()
-        return checkpoint
+        return Checkpoint.read(self._place(step))
 
-    def _write(self, folder: Path, parts: Mapping[str, Stateful]) -> None:
-        tensors: dict[str, Any] = {}
-        states = {name: pack(part.state_dict(), name, tensors) for name, part in parts.items() if name != "model"}
-        aliases = {
-            "model": write_tensors(folder / "model.safetensors", parts["model"].state_dict()),
-            "state": write_tensors(folder / "state.safetensors", tensors),
-        }
-        write_json(folder / "state.json", {"states": states, "aliases": aliases})
+    def _mine_at(self, step: int) -> Checkpoint | None:
+        try:
+            there = Checkpoint.read(self.at(step))
+        except CheckpointError:
+            return None
+        return there if there.run_id == self.run_id else None
 
-    def _commit(
-        self, folder: Path, step: int, asked_by: dict[str, builtins.list[str]], metrics: Mapping[str, float]
-    ) -> Checkpoint:
-        import torch
-
-        files = {file.name: [file.stat().st_size, sha256(file)] for file in sorted(folder.iterdir())}
-        manifest = {
-            "format": FORMAT,
-            "run_id": self.run_id,
-            "step": step,
-            "time": time.time(),
-            "tags": sorted({tag for tags in asked_by.values() for tag in tags}),
-            "asked_by": asked_by,
-            "metrics": {key: value if abs(value) < float("inf") else str(value) for key, value in metrics.items()},
-            "torch": str(torch.__version__),
-            "files": files,
-        }
-        write_json(folder / MANIFEST, manifest)
-        sync(folder)
-        target = self.root / f"step-{step:08d}"
-        if target.exists():  # the same step again, of a part of the run that was lost or of a later moment
-            self._trash(target)
-        folder.rename(target)  # the commit
+    def _commit(self, folder: Path, step: int, forerunner: Checkpoint | None) -> None:
+        place, spare = self._place(step), self._spare(step)
+        if place.exists() and forerunner is None:
+            self._set_aside([place])  # of another run, or damaged
+        elif place.exists():  # no moment without a checkpoint of this step, and latest never names what is not there
+            if self._latest() == place.name:
+                (self.root / "latest").unlink()
+            if spare.exists():
+                self._trash(spare)
+            place.rename(spare)
+        folder.rename(place)  # the commit
         sync(self.root)
-        return Checkpoint.read(target)
+        if spare.exists():
+            self._trash(spare)
 
-    def _point_latest(self, checkpoint: Checkpoint) -> None:
+    def _latest(self) -> str | None:
+        try:
+            return (self.root / "latest").read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
+
+    def _point_latest(self, step: int) -> None:
         temporary = self.root / f".latest-{os.getpid()}"
-        write_text(temporary, checkpoint.path.name)
-        temporary.replace(self.root / "latest")
+        try:
+            write_text(temporary, self._place(step).name)
+            temporary.replace(self.root / "latest")
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
         sync(self.root)
+
+    # -- removing ------------------------------------------------------------------------------------------------------
 
     def keep(self, saver: str, steps: frozenset[int]) -> None:
         """What this saver wants kept from now on."""
@@ -217,9 +182,11 @@ class Checkpoints:
 
     def _remove_unwanted(self) -> None:
         mine = [c for c in self.list() if c.run_id == self.run_id]
+        wanted = frozenset().union(*self._wanted.values())
+        latest = self._latest()
         for checkpoint in mine[:-1]:  # the newest always stays
-            askers = checkpoint.asked_by
-            if all(who in self._wanted and checkpoint.step not in self._wanted[who] for who in askers):
+            told = all(who in self._wanted for who in checkpoint.asked_by)
+            if told and checkpoint.step not in wanted and checkpoint.path.name != latest:
                 self._trash(checkpoint.path)
 
     def _trash(self, path: Path) -> None:
@@ -227,11 +194,51 @@ class Checkpoints:
         path.rename(trash)  # at once, so that no half of it is ever seen
         shutil.rmtree(trash, ignore_errors=True)
 
+    def _set_aside(self, paths: Iterable[Path]) -> None:
+        n = 1
+        while (aside := self.root / f"aside-{n}").exists():
+            n += 1
+        aside.mkdir()
+        for path in paths:
+            path.rename(aside / path.name)
+            logger().warning(f"moved aside: {path} to {aside}")
+
+    # -- beginning -----------------------------------------------------------------------------------------------------
+
     def clear_rubbish(self) -> None:
-        """Remove what a killed run left half-written or half-removed."""
+        """Remove what a killed run left half-written or half-removed, and finish what it was replacing."""
         for pattern in (".tmp-*", ".trash-*", ".latest-*"):
             for path in self.root.glob(pattern):
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)
+        for spare in self.root.glob(f"step-*{REPLACED}"):
+            place = spare.with_name(spare.name.removesuffix(REPLACED))
+            if place.exists():
+                self._trash(spare)
+            else:
+                spare.rename(place)
+
+    def go_on_from(self, origin: Checkpoint) -> Checkpoint:
+        """The run goes on from this one: it is the latest, and what is later is moved aside, to be made anew."""
+        self.run_id = origin.run_id
+        if later := [c.path for c in self.list() if c.step > origin.step]:
+            self._set_aside(later)
+        self._point_latest(origin.step)
+        return replace(origin, path=self._place(origin.step))
+
+
+def _write_parts(folder: Path, parts: Mapping[str, Stateful]) -> None:
+    import torch
+
+    tensors: dict[str, Any] = {}
+    states = {name: part.state_dict() for name, part in parts.items()}
+    model = {name: value for name, value in states["model"].items() if isinstance(value, torch.Tensor)}
+    states["model"] = {name: value for name, value in states["model"].items() if name not in model}  # its extra state
+    packed = {name: pack(state, name, tensors) for name, state in states.items()}
+    aliases = {
+        "model": write_tensors(folder / "model.safetensors", model),
+        "state": write_tensors(folder / "state.safetensors", tensors),
+    }
+    write_json(folder / "state.json", {"states": packed, "aliases": aliases})
