@@ -52,7 +52,7 @@ class Optimizers:
         for key, optimizer in self._optimizers.items():
             script = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
             optimizer.load_state_dict(states[key]["state"])
-            old = states[key]["bases"]
+            old, self._bases[key] = states[key]["bases"], [_rate(mine) for mine in script]
             for i, (group, mine) in enumerate(zip(optimizer.param_groups, script, strict=True)):
                 base = self._bases[key][i]
                 in_use = _rate(group) * (base / old[i] if i < len(old) and old[i] else 1.0)

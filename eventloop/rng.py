@@ -17,7 +17,7 @@ def capture() -> dict[str, Any]:
     if (numpy := sys.modules.get("numpy")) is not None:
         name, keys, *rest = numpy.random.get_state()
         state["numpy"] = (name, keys.tolist(), *rest)
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = list(torch.cuda.get_rng_state_all())
     return state
 
@@ -45,25 +45,56 @@ def untouched() -> Iterator[None]:
 
 
 class RandomStates:
-    """The random states as a part of a checkpoint, with those at the beginning of the epoch in hand.
+    """The random states as a part of a checkpoint, those of the loader's own generators and sampler among them.
 
-    The order in which a shuffling loader reads its data is drawn when its iterator is made, so winding a loader forward
-    needs the states of that moment.
+    The order in which a shuffling loader reads its data is drawn when its iterator is made, or from it, so winding a
+    loader forward needs the states of that moment too.
     """
 
     def __init__(self) -> None:
-        self.epoch_began: dict[str, Any] | None = None
-        self.loaded: dict[str, Any] | None = None
+        self._generators: list[Any] = []  # of the epoch's loader
+        self._epoch_began: dict[str, Any] | None = None
+        self._loaded: dict[str, Any] | None = None
 
-    def mark_epoch(self) -> None:
-        """An epoch's iterator is about to be made."""
-        self.epoch_began = capture()
+    def begin_epoch(self, loader: object) -> None:
+        """The iterator of a new epoch is about to be made."""
+        self._generators, loaded, self._loaded = _generators(loader), self._loaded, None
+        if loaded is not None:
+            self._restore_generators(loaded)  # the others were put back at once
+        self._epoch_began = self._capture()
+
+    @contextlib.contextmanager
+    def rewound(self, loader: object) -> Iterator[None]:
+        """Inside, the states are as when the epoch's iterator was made; afterwards as in the checkpoint."""
+        self._generators, loaded, self._loaded = _generators(loader), self._loaded, None
+        if self._epoch_began is not None:
+            restore(self._epoch_began)
+            self._restore_generators(self._epoch_began)
+        try:
+            yield
+        finally:
+            if loaded is not None:
+                restore(loaded)
+                self._restore_generators(loaded)
+
+    def _capture(self) -> dict[str, Any]:
+        return {**capture(), "loader": [generator.get_state() for generator in self._generators]}
+
+    def _restore_generators(self, state: dict[str, Any]) -> None:
+        for generator, own in zip(self._generators, state["loader"], strict=False):
+            generator.set_state(own)
 
     def state_dict(self) -> dict[str, Any]:
         """Now, and at the epoch's beginning."""
-        return {"now": capture(), "epoch_began": self.epoch_began}
+        return {"now": self._capture(), "epoch_began": self._epoch_began}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put back; the epoch's beginning is kept for winding forward."""
-        self.epoch_began, self.loaded = state["epoch_began"], state["now"]
+        """Put back; what belongs to the loader is put back when it is there."""
+        self._epoch_began, self._loaded = state["epoch_began"], state["now"]
         restore(state["now"])
+
+
+def _generators(loader: object) -> list[Any]:
+    samplers = (getattr(loader, name, None) for name in ("sampler", "batch_sampler"))
+    found = [getattr(holder, "generator", None) for holder in (loader, *samplers)]
+    return list({id(g): g for g in found if hasattr(g, "set_state")}.values())
