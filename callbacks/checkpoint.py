@@ -21,7 +21,7 @@ from eventloop import (
 )
 from eventloop.checkpoint import Checkpoints
 
-from .arguments import not_negative, whole
+from .arguments import flag, name, not_negative, whole
 from .improvement import Improvement, Mode, resolve_mode, say_missing
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ class ModelCheckpoint(Callback):
         every_seconds: float | None = None,
         strict: bool = False,
     ) -> None:
-        self.monitor = monitor
+        if monitor is None and mode is not None:
+            raise ValueError(f"ModelCheckpoint: mode={mode!r} says how a monitor is judged, and monitor=None")
+        self.monitor = None if monitor is None else name(self, "monitor", monitor)
         self.mode = None if monitor is None else resolve_mode(monitor, mode, self)
         self.save_top_k = whole(self, "save_top_k", save_top_k, -1)
         self.every_steps = None if every_steps is None else whole(self, "every_steps", every_steps, 1)
@@ -78,17 +80,18 @@ class ModelCheckpoint(Callback):
         if every_seconds is not None and not not_negative(self, "every_seconds", every_seconds):
             raise ValueError(f"ModelCheckpoint: every_seconds={every_seconds!r} must be above 0")
         self.every_seconds = every_seconds
-        self.strict = strict
+        self.strict = flag(self, "strict", strict)
+        self._mode_by_name = mode is None
         self._rule = None if self.mode is None else Improvement(self.mode)
         self._run_dir: Path | None = None
         self._bus: Bus | None = None
+        self._looked: tuple[int, float] | None = None  # step and seconds at the last look, where both decide
         self._forget()
 
     def _forget(self) -> None:
         self._kept: dict[int, float | None] = {}  # step to score, of this saver's checkpoints that stand
         self._asked: dict[int, float | None] = {}  # the same, of the save on its way
         self._folder: Path | None = None
-        self._looked = (0, 0.0)  # step and seconds at the last look, where both decide
         self._said_missing = False
 
     def options(self) -> dict[str, Any]:
@@ -109,7 +112,7 @@ class ModelCheckpoint(Callback):
         }
 
     def _due(self, event: Event, state: TrainState) -> bool:
-        step, seconds = self._looked
+        step, seconds = self._looked or (max(state.step - 1, 0), state.elapsed)
         self._looked = state.step, state.elapsed
         n, t = self.every_steps or 1, self.every_seconds or 1.0
         return state.step // n > step // n or state.elapsed // t > seconds // t
@@ -118,18 +121,18 @@ class ModelCheckpoint(Callback):
         """Learn where checkpoints lie, and under which name this saver asks for them."""
         self._run_dir, self._bus = run_dir, bus
 
-    def on_train_begin(self, event: TrainBegin, state: TrainState) -> Keep:
+    def on_train_begin(self, event: TrainBegin, state: TrainState) -> Keep | None:
         """A fresh run has no checkpoints; a resumed one finds its own by their manifests."""
-        if not event.resumed:
-            self._forget()
-        elif self._run_dir is not None and self._bus is not None:
-            name, root = self._bus.name_of(self), self._run_dir / "checkpoints"
+        self._forget()
+        if not event.resumed or self._looked is None:
+            self._looked = state.step, state.elapsed
+        if event.resumed and self._run_dir is not None and self._bus is not None:
+            me, root = self._bus.name_of(self), self._run_dir / "checkpoints"
             for checkpoint in Checkpoints(root, state.run_id).list():
-                ours = checkpoint.run_id == state.run_id and name in checkpoint.asked_by
-                if ours and checkpoint.step <= state.step:  # later ones are of a part of the run that was given up
+                if checkpoint.run_id == state.run_id and me in checkpoint.asked_by:
                     self._kept[checkpoint.step] = checkpoint.metrics.get(self.monitor or "")
                     self._folder = root
-        return Keep(frozenset(self._wanted()))
+        return self._keep()
 
     def on_step_end(self, event: StepEnd, state: TrainState) -> Save:
         """Each n updates or seconds."""
@@ -150,11 +153,12 @@ class ModelCheckpoint(Callback):
         ranked = self._ranked({**self._kept, state.step: state.metrics[monitor]})
         if self.save_top_k > 0 and state.step not in ranked[: self.save_top_k]:
             return None
-        return self._ask(state, "best" if ranked[0] == state.step else "top")
+        best = ranked[0] == state.step and math.isfinite(state.metrics[monitor])
+        return self._ask(state, "best" if best else "top")
 
     def _ask(self, state: TrainState, tag: str) -> Save:
         fresh = self.monitor is not None and self.monitor in state.metrics.fresh
-        self._asked = {state.step: state.metrics[self.monitor or ""] if fresh else None}
+        self._asked = {state.step: state.metrics[self.monitor or ""] if fresh else self._asked.get(state.step)}
         return Save(tag)
 
     def on_checkpoint_saved(self, event: CheckpointSaved, state: TrainState) -> Keep | None:
@@ -165,7 +169,10 @@ class ModelCheckpoint(Callback):
         self._asked, self._folder = {}, Path(event.path).parent
         wanted = self._wanted()
         self._kept = {step: score for step, score in self._kept.items() if step in wanted}
-        return Keep(frozenset(wanted))
+        return self._keep()
+
+    def _keep(self) -> Keep | None:
+        return None if self.save_top_k == -1 else Keep(frozenset(self._wanted()))
 
     def _ranked(self, scores: Mapping[int, float | None]) -> list[int]:
         """The scored steps, the best first; of equal scores the earlier."""
@@ -208,15 +215,14 @@ class ModelCheckpoint(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Where it looked last. What it has kept is told by the manifests: a checkpoint cannot know its own file."""
-        return {"looked": list(self._looked)}
+        return {"looked": None if self.every_steps is None or self.every_seconds is None else self._looked}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        step, seconds = state["looked"]
-        self._looked = int(step), float(seconds)
+        self._looked = state["looked"]
 
     def describe(self) -> str:
         """What it keeps, in words."""
         what = {-1: "all", 0: "the newest"}.get(self.save_top_k, f"{self.save_top_k} and the newest")
         by = "" if self.monitor is None else f" by {self.monitor} {self.mode}"
-        return f"keeps {what}{by}"
+        return f"keeps {what}{by}" + (" (by its name)" if by and self._mode_by_name else "")

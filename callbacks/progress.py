@@ -82,7 +82,8 @@ class ProgressBar:
         if state.rank or not _moves(file):
             return
         if self._bar is None:
-            self._bar = _bar_class()(file=file, initial=state.step, unit="update", dynamic_ncols=True)
+            options = {"initial": state.step, "total": state.total, "unit": "update", "dynamic_ncols": True}
+            self._bar = _bar_class()(file=file, **options)
         bar = self._bar
         bar.n, bar.total = state.step, state.total
         bar.set_description_str(f"epoch {state.epoch}" if state.epoch else "", refresh=False)

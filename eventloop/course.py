@@ -11,12 +11,13 @@ from .events import EpochBegin, EpochEnd, GradientsReady, StepBegin, StepEnd
 from .limits import sized
 from .log import logger
 from .progress import EPOCH, SAMPLES, TOTAL
-from .rng import RandomStates, restore
+from .rng import RandomStates
 from .run import Run
 from .window import Window
 
 B = TypeVar("B")
 END: Final[Any] = object()
+UNREAD: Final[Any] = object()
 
 
 class Course:
@@ -101,7 +102,8 @@ class Course:
         if self.progress.step and (last or self._eval_every == "epoch" or self._eval_due()):
             run.evaluate()
         run.settle(saves=False)  # a save waits, so that the checkpoint is of an epoch that has ended
-        self.epoch_open, run.position.completed = False, True
+        self.epoch_open = False
+        run.position.completed = completed or not (leaving or run.over())  # else a resumed run goes on in this epoch
         run.tell(EpochEnd, completed=completed)
         run.settle()
 
@@ -113,15 +115,12 @@ class Course:
         position, skip = self.run.position, self.run.position.resumed_at
         position.resumed_at = None
         if skip is None:
-            self.random.mark_epoch()
+            self.random.begin_epoch(loader)
             return iter(loader), 0
-        if self.random.epoch_began is not None:
-            restore(self.random.epoch_began)
-        source = iter(loader)
-        for _ in range(skip):
-            next(source, END)
-        if self.random.loaded is not None:
-            restore(self.random.loaded)
+        with self.random.rewound(loader):
+            source = iter(loader)
+            for _ in range(skip):
+                next(source, END)
         logger().warning(f"wound the loader forward over {skip} batches of epoch {self.progress.epoch}")
         return source, skip
 
@@ -234,23 +233,22 @@ class Course:
         """The batches of one loader; see `Loop.batches`."""
         epoch = self.progress.epoch
         source, drawn = self._source(loader)
-        length, ahead = sized(loader), self.window.accumulate > 1
-        following: Any = next(source, END) if ahead else None
+        length, following = sized(loader), UNREAD
         self.exhausted = False
         while True:
             if self.progress.epoch != epoch or not self.epoch_open:
                 raise RuntimeError(f"this iterator is of epoch {epoch}; call loop.batches(loader) again")
-            at_end = following is END if ahead else drawn == length
+            at_end = following is END or drawn == length
             if not self.window.open:
                 if not at_end:  # at a known end the epoch's own boundary comes
                     self.boundary()
                 if self.run.over():
                     self.exhausted = at_end
                     return
-            batch = following if ahead else next(source, END)
+            batch, following = next(source, END) if following is UNREAD else following, UNREAD
             if batch is END:
                 break
-            if ahead:
+            if self.window.micro + 1 < self.window.accumulate:  # the short window at the end must know that it is one
                 following = next(source, END)
                 self.last = following is END
             self.open_update()

@@ -110,8 +110,13 @@ class Dispatcher:
 
     def hears(self, kind: type[Event], counters: Sequence[Any] = BLANK) -> bool:
         """Whether anybody would be called; takes counters alone, so that no snapshot need be built to ask."""
-        table = self._tables.get(kind) or self._compile(kind)
-        return bool(table.always or table.current) or (table.always is None and not table.quiet(counters))
+        try:
+            table = self._tables[kind]
+        except KeyError:
+            table = self._compile(kind)
+        if table.always is not None:
+            return bool(table.always)
+        return bool(table.current) or not table.quiet(counters)
 
     def _fold(self, event: Event, state: TrainState) -> Fold:
         return Fold(event, state, self._writers, self._failed, self._returned)

@@ -74,14 +74,16 @@ def mean_over(loader: Iterable[B], function: Callable[[B], Mapping[str, Any]]) -
 
 def batch_size(batch: Any) -> int:
     """How many samples a batch holds: the first dimension of the first array in it, else its length, else 1."""
-    if isinstance(batch, tuple | list) and batch:
-        first = batch[0]
-        if hasattr(first, "shape") or isinstance(first, tuple | list | Mapping):
-            return batch_size(first)
-        return len(batch)
-    shape = getattr(batch, "shape", None)
+    kind = type(batch)
+    if kind is tuple or kind is list:
+        first = batch[0] if batch else None
+        shape = getattr(first, "shape", None)
+        if shape is None:
+            return batch_size(first) if isinstance(first, tuple | list | Mapping) else len(batch)
+    else:
+        shape = getattr(batch, "shape", None)
     if shape is not None:
-        return int(shape[0]) if len(shape) else 1
+        return shape[0] if shape else 1
     if isinstance(batch, Mapping) and batch:
         return batch_size(next(iter(batch.values())))
-    return 1
+    return batch_size(tuple(batch)) if isinstance(batch, tuple | list) else 1

@@ -65,6 +65,8 @@ class Control:
 
     def of(self, kind: type[Request]) -> tuple[Reply, ...]:
         """The replies that are requests of this class."""
+        if not self.requests:
+            return ()
         return tuple(reply for reply in self.requests if isinstance(reply.request, kind))
 
     @property

@@ -17,13 +17,14 @@ def unwrap(model: Module) -> Module:
     """The user's own module inside DDP, DataParallel and torch.compile: its names are the ones in a checkpoint."""
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+    inner: Any = model
     while True:
-        if isinstance(model, DataParallel | DistributedDataParallel):
-            model = model.module
-        elif hasattr(model, "_orig_mod"):
-            model = model._orig_mod
+        if isinstance(inner, DataParallel | DistributedDataParallel):
+            inner = inner.module
+        elif hasattr(inner, "_orig_mod"):
+            inner = inner._orig_mod
         else:
-            return model
+            return inner  # type: ignore[no-any-return]  # what these wrap is a module
 
 
 class Optimizers:
@@ -48,7 +49,7 @@ class Optimizers:
         """
         if states.keys() != self._optimizers.keys():
             there, here = (", ".join(map(repr, keys)) for keys in (states, self._optimizers))
-            raise CheckpointError(f"the checkpoint has the optimizers {there} (a single one is ''); the script has {here}")
+            raise CheckpointError(f"the checkpoint is of the optimizers {there} (a single one is ''), not of {here}")
         for key, optimizer in self._optimizers.items():
             script = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
             optimizer.load_state_dict(states[key]["state"])

@@ -32,25 +32,29 @@ class Groups:
 
     def __init__(self, optimizers: Mapping[str, Optimizer]) -> None:
         self._optimizers = optimizers
-        self._known: list[tuple[Any, int]] = []  # the optimizers' lists of groups, and their lengths
+        self._known: list[tuple[Optimizer, Any, int]] = []  # with their lists of groups, and the lengths of these
         self._named: dict[str, dict[str, Any]] = {}
+        self._seen: dict[str, Any] = {}  # each group's lr as it was found or written
         self._rates: Mapping[str, float] = NO_LR
         self._name()
 
     def read(self) -> Mapping[str, float]:
-        """The learning rates as they stand, also where the loop's own code has set one or has added a group."""
-        for optimizer, (groups, count) in zip(self._optimizers.values(), self._known, strict=False):
+        """The learning rates as they stand, also where the loop's own code has set one or has added a group.
+
+        A tensor is read once; from then on its rate is what was written through `write`.
+        """
+        for optimizer, groups, count in self._known:
             if optimizer.param_groups is not groups or len(groups) != count:  # load_state_dict makes a new list
                 self._name()
                 break
         for name, group in self._named.items():
-            rate = group["lr"]
-            if rate.__class__ is float:
-                if rate != self._rates[name]:
-                    self._rates = MappingProxyType({**self._rates, name: rate})
-            elif not hasattr(rate, "fill_"):  # a tensor is read once and then is what was written
-                self._rates = MappingProxyType({**self._rates, name: float(rate)})
+            if group["lr"] is not self._seen[name]:
+                self._note(name, group["lr"])
         return self._rates
+
+    def _note(self, name: str, rate: Any) -> None:
+        self._seen[name] = rate
+        self._rates = MappingProxyType({**self._rates, name: float(rate)})
 
     def write(self, rates: Mapping[str, float]) -> None:
         """Set learning rates; a tensor is filled in place, for compiled code holds on to it."""
@@ -59,7 +63,7 @@ class Groups:
             if hasattr(group["lr"], "fill_"):
                 group["lr"].fill_(rate)
             else:
-                group["lr"] = rate
+                group["lr"] = self._seen[name] = rate
         self._rates = MappingProxyType({**self._rates, **rates})
 
     def parameters(self) -> Iterator[Any]:
@@ -74,8 +78,10 @@ class Groups:
                 if name in self._named:
                     raise ValueError(f"two parameter groups are called {name!r}; give each its own 'name'")
                 self._named[name] = group
-        self._known = [(o.param_groups, len(o.param_groups)) for o in self._optimizers.values()]
-        self._rates = MappingProxyType({name: float(group["lr"]) for name, group in self._named.items()})
+        self._known = [(o, o.param_groups, len(o.param_groups)) for o in self._optimizers.values()]
+        self._rates, self._seen = NO_LR, {}
+        for name, group in self._named.items():
+            self._note(name, group["lr"])
 
     def _own_name(self, key: str, i: int, group: Mapping[str, Any]) -> str:
         if "name" in group:

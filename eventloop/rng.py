@@ -17,7 +17,7 @@ def capture() -> dict[str, Any]:
     if (numpy := sys.modules.get("numpy")) is not None:
         name, keys, *rest = numpy.random.get_state()
         state["numpy"] = (name, keys.tolist(), *rest)
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's
         state["cuda"] = list(torch.cuda.get_rng_state_all())
     return state
 
@@ -86,7 +86,10 @@ class RandomStates:
 
     def state_dict(self) -> dict[str, Any]:
         """Now, and at the epoch's beginning."""
-        return {"now": self._capture(), "epoch_began": self._epoch_began}
+        now = self._capture()
+        if self._loaded is not None:  # no loader has come yet
+            now["loader"] = self._loaded["loader"]
+        return {"now": now, "epoch_began": self._epoch_began}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put back; what belongs to the loader is put back when it is there."""

@@ -103,7 +103,7 @@ class RowLogger:
         self._bus, self._window, self._last = bus, Totals.of(bus).window(), -1
         if self.first:
             name = f"{bus.name_of(self)}.first"
-            self._first_row = bus.on(StepEnd, self.on_step_end, once=1, priority=self.priority, name=name)
+            self._first_row = bus.on(StepEnd, self._write_window, once=1, priority=self.priority, name=name)
 
     def on_train_begin(self, event: TrainBegin, state: TrainState) -> None:
         """A run begins, or goes on with the window that a checkpoint has kept."""

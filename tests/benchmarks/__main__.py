@@ -1,0 +1,78 @@
+"""``python -m tests.benchmarks``: measure, print a table, keep the figures."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import torch
+
+from .counted import memory, syncs
+from .dispatching import filtered, publish, raw_step, unheard
+from .peers import peers
+from .size import FULL, QUICK, Size
+from .slow_disk import slow
+from .table import Row, as_json, render
+from .training import every_step, loop, stack
+
+BENCHES: Final[dict[str, Callable[[Size], Iterator[Row]]]] = {
+    "publish": publish,
+    "unheard": unheard,
+    "filtered": filtered,
+    "raw-step": raw_step,
+    "loop": loop,
+    "stack": stack,
+    "every-step": every_step,
+    "slow-disk": slow,
+    "syncs": syncs,
+    "memory": memory,
+    "peers": peers,
+}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "torch": str(torch.__version__),
+        "cpus": os.cpu_count(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "load": [round(load, 2) for load in os.getloadavg()] if hasattr(os, "getloadavg") else None,
+    }
+
+
+@click.command()
+@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), default=Path("bench-out.json"), show_default=True, help="Where the figures go.")
+@click.option("--only", type=click.Choice(list(BENCHES)), multiple=True, help="This alone; may be given several times.")
+@click.option("--quick", is_flag=True, help="Few rounds: to see that it runs, not for a verdict.")
+def main(file: Path, only: tuple[str, ...], quick: bool) -> None:
+    """Measure what the bus and the loop cost, as ratios to plain code in the same process."""
+    logging.getLogger("eventloop").setLevel(logging.CRITICAL)  # it would say that on a model this small every handler is dear
+    torch.set_num_threads(1)
+    gc.freeze()  # all that importing torch has made: to look through it before each measurement takes 40 ms
+    facts, rows = machine(), []
+    for name in only or BENCHES:
+        start = time.perf_counter()
+        click.echo(f"{name} ... ", nl=False, err=True)
+        rows += BENCHES[name](QUICK if quick else FULL)
+        click.echo(f"{time.perf_counter() - start:.1f} s", err=True)
+    click.echo(", ".join(f"{key} {value}" for key, value in facts.items()))
+    click.echo(render(rows))
+    click.echo("Figures are medians of CPU time; A/A is the baseline against itself: median, and half its middle half.")
+    file.write_text(json.dumps(as_json(rows, facts), indent=1) + "\n", encoding="utf-8")
+    click.echo(f"written to {file}", err=True)
+
+
+if __name__ == "__main__":
+    main()

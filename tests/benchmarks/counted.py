@@ -1,0 +1,147 @@
+"""What is counted and not timed: how often a device would have to wait, and what memory a long run keeps."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import eventloop.metrics
+import eventloop.totals
+from callbacks import GradNormMonitor, JSONLLogger, LearningRateMonitor, TensorBoardLogger, WarmupCosine
+from eventloop import Event, Loop, Report, Save, StepEnd, TrainState
+
+from . import plain
+from .size import Size
+from .table import Row
+
+ASK_EVERY: Final = 10
+UPDATES: Final = 100
+
+
+class Reads(TorchDispatchMode):
+    """Counts the fetches of metrics, and the numbers that are read out of a tensor by anybody else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetches = self.elsewhere = 0
+        self._fetching = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count, and do it."""
+        if func is torch.ops.aten._local_scalar_dense.default and not self._fetching:
+            self.elsewhere += 1
+        return func(*args, **(kwargs or {}))
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """While it counts."""
+        fetch = eventloop.metrics.fetch
+
+        def counted(unread: Any) -> None:
+            self.fetches += 1
+            self._fetching = True
+            try:
+                fetch(unread)
+            finally:
+                self._fetching = False
+
+        modules: tuple[Any, ...] = (eventloop.metrics, eventloop.totals)
+        for module in modules:
+            module.fetch = counted
+        try:
+            with self:
+                yield
+        finally:
+            for module in modules:
+                module.fetch = fetch
+
+
+def fetches(callbacks: list[object]) -> tuple[list[int], list[int], int]:
+    """Fetches at each update at which nobody is due, at each of the others, and reads elsewhere."""
+    quiet: list[int] = []
+    asked: list[int] = []
+    reads = Reads()
+    model, optimizer = plain.tiny()
+    measuring = [WarmupCosine(plain.WARM_UP), LearningRateMonitor(), GradNormMonitor(every=1)]
+    with TemporaryDirectory(prefix="bench-") as folder:
+        loop = Loop(model, optimizer, run_dir=folder, max_epochs=1, callbacks=[*measuring, *callbacks])
+        with reads.counting(), loop:
+            for step, (x, y) in enumerate(loop.batches(plain.batches_of(UPDATES, seed=1)), 1):
+                before = reads.fetches
+                loop.backward(F.cross_entropy(model(x), y))
+                loop.update()
+                (quiet if step % ASK_EVERY else asked).append(reads.fetches - before)
+    return quiet, asked, reads.elsewhere
+
+
+class Asker:
+    """Reads two numbers now and then."""
+
+    def options(self) -> dict[str, dict[str, int]]:
+        """Now and then."""
+        return {"step_end": {"every": ASK_EVERY}}
+
+    def on_step_end(self, event: StepEnd, state: TrainState) -> None:
+        """Ask twice; the first brings both."""
+        self.sum = state.metrics["loss"] + state.metrics["grad_norm"]
+
+
+def syncs(size: Size) -> Iterator[Row]:
+    """How often numbers are fetched from where they are."""
+    loggers: list[object] = [TensorBoardLogger(every=ASK_EVERY), JSONLLogger(every=ASK_EVERY)]
+    kinds: list[tuple[str, list[object]]] = [("a handler asks for two numbers", [Asker()]), ("two loggers ask", loggers)]
+    for who, callbacks in kinds:
+        quiet, asked, elsewhere = fetches(callbacks)
+        yield Row(f"{who} each {ASK_EVERY} updates: fetches at the {len(quiet)} others", sum(quiet), unit="", target=0)
+        yield Row("  fetches at one where they do, at most", max(asked), unit="", target=1)
+        yield Row("  numbers read from tensors by anybody else", elsewhere, unit="", target=0)
+
+
+class Busy:
+    """Reports, asks, fails: whatever a bus might keep."""
+
+    def options(self) -> dict[str, dict[str, int]]:
+        """Now and then it asks for a save, which nobody can make."""
+        return {"step_end": {"every": 5}}
+
+    def on_step_begin(self, event: Event, state: TrainState) -> Report:
+        """A number, under a few names in turn."""
+        return Report({f"key_{state.step % 10}": float(state.step)})
+
+    def on_step_end(self, event: Event, state: TrainState) -> Save:
+        """A failure or a request."""
+        if state.step % 10 == 0:
+            raise ValueError(f"the failure of step {state.step}")
+        return Save(f"tag {state.step % 7}")
+
+
+def memory(size: Size) -> Iterator[Row]:
+    """What Python holds more after all the events than after the first half of them."""
+    model, optimizer = plain.tiny()
+    updates = size.events // 2  # a step_begin and a step_end each
+    loop = Loop(model, optimizer, max_steps=updates, callbacks=[Busy()])
+    tracemalloc.start()
+    try:
+        with loop:
+            for update in loop.updates():
+                loop.step_end(loss=0.5)
+                if update == updates // 2:
+                    before = _held()
+            grown = _held() - before
+    finally:
+        tracemalloc.stop()
+    what = f"memory kept after {size.events:,} events, beyond that after the first half"
+    yield Row(what, grown / 1000, before / 1000, "kB", target=100.0)
+
+
+def _held() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]

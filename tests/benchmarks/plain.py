@@ -1,0 +1,222 @@
+"""The baselines: the fastest plain code that a good engineer would write in place of a bus and a loop."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Handler = Callable[[Any, Any], Any]
+Batch = tuple[Tensor, Tensor]
+
+# -- dispatch ----------------------------------------------------------------------------------------------------------
+
+
+def call_all(handlers: tuple[Handler, ...], event: Any, state: Any, times: int) -> None:
+    """So many dispatches to a tuple of handlers: each isolated, each reply looked at."""
+    replies, errors = [], []
+    for _ in repeat(None, times):
+        for handler in handlers:
+            try:
+                reply = handler(event, state)
+            except Exception as error:  # noqa: PERF203  # isolation is what is measured
+                errors.append(error)
+                continue
+            if reply is not None:
+                replies.append(reply)
+
+
+def nothing(event: Any, state: Any) -> None:
+    """What a function call costs."""
+
+
+def call_nothing(event: Any, state: Any, times: int) -> None:
+    """So many calls of an empty function."""
+    for _ in repeat(None, times):
+        nothing(event, state)
+
+
+def step_calls(begin: tuple[Handler, ...], end: tuple[Handler, ...], event: Any, state: Any, times: int) -> None:
+    """So many steps: the handlers of its begin, those of its end, and no snapshot."""
+    replies, errors = [], []
+    for _ in repeat(None, times):
+        for handlers in (begin, end):
+            for handler in handlers:
+                try:
+                    reply = handler(event, state)
+                except Exception as error:  # noqa: PERF203  # isolation is what is measured
+                    errors.append(error)
+                    continue
+                if reply is not None:
+                    replies.append(reply)
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+WARM_UP: Final = 50  # batches before the clock is read
+BASE_LR: Final = 0.01
+LOG_EVERY: Final = 50
+EVAL_EVERY: Final = 500
+PATIENCE: Final = 1000  # it watches, and never stops
+TOP_K: Final = 2
+
+
+def tiny() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A multilayer perceptron so small that whatever surrounds it is felt, with its optimizer."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    return model, torch.optim.SGD(model.parameters(), lr=BASE_LR)
+
+
+def batches_of(count: int, seed: int) -> list[Batch]:
+    """Batches of 32, ready in memory: up to 64 different ones, in turn."""
+    source = torch.Generator().manual_seed(seed)
+    pool = [
+        (torch.randn(32, 64, generator=source), torch.randint(0, 10, (32,), generator=source)) for _ in range(64)
+    ]
+    return [pool[i % len(pool)] for i in range(count)]
+
+
+class Batches:
+    """A loader that reads the CPU clock of this thread at the end of the warm-up and when its batches are used up."""
+
+    def __init__(self, updates: int) -> None:
+        self._batches = batches_of(WARM_UP + updates, seed=1)
+        self._updates = updates
+        self.ns = math.nan  # a batch
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for i, batch in enumerate(self._batches):
+            if i == WARM_UP:
+                start = time.thread_time_ns()
+            yield batch
+        self.ns = (time.thread_time_ns() - start) / self._updates
+
+
+def train(updates: int) -> tuple[float, nn.Module]:
+    """A training loop and nothing else: nanoseconds an update, and what was trained."""
+    model, optimizer = tiny()
+    batches = Batches(updates)
+    for x, y in batches:
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        optimizer.step()
+        optimizer.zero_grad()
+    return batches.ns, model
+
+
+def warmup_cosine(total: int) -> Callable[[int], float]:
+    """The factor of the base rate after so many updates, as `torch.optim.lr_scheduler.LambdaLR` asks for it."""
+    warmup = WARM_UP
+
+    def factor(done: int) -> float:
+        if done < warmup:
+            return (done + 1) / warmup
+        return (1 + math.cos(math.pi * min((done - warmup) / (total - warmup), 1.0))) / 2
+
+    return factor
+
+
+class Log:
+    """TensorBoard and a file of JSON lines, written where they are called."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboardX import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder / "tb"))
+        self._lines = (folder / "metrics.jsonl").open("w", encoding="utf-8")
+
+    def write(self, step: int, **scalars: float) -> None:
+        """One row."""
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, step)
+        self._lines.write(json.dumps({"step": step, "time": time.time(), **scalars}) + "\n")
+
+    def close(self) -> None:
+        """Let everything out."""
+        self._writer.close()
+        self._lines.close()
+
+
+class Keeper:
+    """Early stopping, and the k best checkpoints."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._kept: list[tuple[float, Path]] = []
+        self._best, self._worse = math.inf, 0
+
+    def judge(self, step: int, value: float, model: nn.Module, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether to stop; saves if the value is among the best."""
+        if len(self._kept) < TOP_K or value < self._kept[-1][0]:
+            self._save(step, value, model, optimizer)
+        self._worse = 0 if value < self._best else self._worse + 1
+        self._best = min(value, self._best)
+        return self._worse >= PATIENCE
+
+    def _save(self, step: int, value: float, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        path, temporary = self._folder / f"step-{step}.pt", self._folder / "new.tmp"
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, temporary)
+        os.replace(temporary, path)  # noqa: PTH105  # as one writes it
+        self._kept = sorted([*self._kept, (value, path)], key=lambda pair: pair[0])
+        for _, worst in self._kept[TOP_K:]:
+            worst.unlink()
+        del self._kept[TOP_K:]
+
+
+def evaluate(model: nn.Module, batches: list[Batch]) -> float:
+    """The mean loss."""
+    model.eval()
+    with torch.no_grad():
+        value = sum(F.cross_entropy(model(x), y) for x, y in batches) / len(batches)
+    model.train()
+    return float(value)
+
+
+def train_with_everything(updates: int, folder: Path) -> tuple[float, nn.Module]:
+    """Warmup and cosine, three scalars now and then, evaluation, early stopping, top-k checkpoints, all by hand."""
+    model, optimizer = tiny()
+    batches, evaluation = Batches(updates), batches_of(4, seed=2)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(len(batches)))
+    log, keeper = Log(folder), Keeper(folder)
+    for step, (x, y) in enumerate(batches, 1):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        if due := step % LOG_EVERY == 0:
+            norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+            rate = optimizer.param_groups[0]["lr"]
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        if due:
+            log.write(step, loss=loss.item(), lr=rate, grad_norm=norm.item())
+        if step % EVAL_EVERY == 0 and keeper.judge(step, evaluate(model, evaluation), model, optimizer):
+            break
+    log.close()
+    return batches.ns, model
+
+
+def train_with_logs(updates: int, folder: Path) -> tuple[float, nn.Module]:
+    """Loss and learning rate to TensorBoard and JSON lines after every update."""
+    model, optimizer = tiny()
+    batches, log = Batches(updates), Log(folder)
+    for step, (x, y) in enumerate(batches, 1):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        optimizer.step()
+        optimizer.zero_grad()
+        log.write(step, loss=loss.item(), lr=optimizer.param_groups[0]["lr"])
+    log.close()
+    return batches.ns, model
