@@ -6,11 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from eventloop import EpochEnd, EvalBegin, EvalEnd, Priority, StepEnd, TrainBegin, TrainEnd, TrainState
 
-SHOWN = 4  # numbers on one line
+SHOWN: Final = 4  # numbers on one line
 
 
 class ProgressBar:
@@ -72,10 +72,6 @@ class ProgressBar:
         bar, self._bar, self._away = self._bar, None, None
         if bar is not None:
             bar.close()
-
-    def describe(self) -> str:
-        """How often it looks."""
-        return "at most twice a second"
 
     def _draw(self, state: TrainState, names: Iterable[str] = ()) -> None:
         file = self._file()

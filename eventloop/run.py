@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from .bus import Bus
 from .errors import ReplyError
@@ -32,6 +32,10 @@ from .parts import Position
 from .progress import EVALS, Progress
 from .requests import Request, Save
 from .result import Result, best_of, counts
+from .subscription import Priority
+from .verdict import still_stands, verdict
+
+TAKERS: Final = (Priority.LOG, Priority.LAST)  # loggers and the journal take what comes, and wait for nothing
 
 
 class Run:
@@ -107,7 +111,8 @@ class Run:
         """Grant a stop, unless a minimum is not met."""
         why = self.limits.too_early(self.progress.step, self.position.epochs_done)
         if why is None and self.stopped is None:
-            self.stopped = asked
+            self.stopped, self.position.stopped = asked, verdict(asked, self.bus, self.limits)
+            self.saved_at = None  # no checkpoint tells of it yet
         return why
 
     def evaluate(self) -> str | None:
@@ -197,6 +202,9 @@ class Run:
         """Bind the callbacks, load a checkpoint if there is one to go on from, and say that the run begins."""
         self.bus.bind(**live)
         resumed = load()
+        self.stopped = still_stands(self.position.stopped, self.bus, self.limits)
+        if self.stopped is None:
+            self.position.stopped = None
         self.began = True
         control = self._tell(TrainBegin(resumed=resumed))
         control.raise_failures()
@@ -255,7 +263,8 @@ class Run:
             if kind in (*self._told, Event, CheckpointSaved, HandlerFailed, RunFailed, TrainEnd):
                 continue
             here = [s for s in self.bus.order(kind) if s.event is kind and s.filter is None]
-            waiting = sorted({s.name for s in here if (s.name, kind.name) not in called})
+            here = [s for s in here if s.priority not in TAKERS and (s.name, kind.name) not in called]
+            waiting = sorted({s.name for s in here})
             if waiting:
                 logger().warning(f"{', '.join(waiting)} waited for {kind.name}; {_advice(kind)}")
 

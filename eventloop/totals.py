@@ -111,7 +111,7 @@ class Totals:
             values.clear()
         for ref in self._windows:
             if (window := ref()) is not None:
-                window.add(self._pending, shares, gauges)
+                window.add(shares, gauges)
         self._pending = 0
 
     def _is_gauge(self, key: str) -> bool:
@@ -135,36 +135,29 @@ class Window:
         self._totals = totals
         self._sums: dict[str, list[float]] = {key: list(sums) for key, sums in state.get("sums", {}).items()}
         self._gauges = {key: Cell(value, 0) for key, value in state.get("gauges", {}).items()}
-        self._updates: int = state.get("updates", 0)
         self._unread: list[Share] = []
-
-    @property
-    def updates(self) -> int:
-        """How many updates it spans, those included that were skipped."""
-        self._totals.fold()
-        return self._updates
 
     def take(self) -> dict[str, float]:
         """The mean of each key over the updates that reported it, the last value of a gauge; then it begins anew.
 
-        A key with a value that is not finite is NaN. A key that no update reported is absent. This is an ask: one copy
+        Updates that were skipped count with what they report. A key with a value that is not finite is NaN. A key that
+        no update reported is absent. This is an ask: one copy
         a device, shared by all windows that are read at the same step.
         """
         self._read()
         row = {key: total / count if math.isfinite(total) else math.nan for key, (total, count) in self._sums.items()}
         row |= {key: cell.value for key, cell in self._gauges.items()}
-        self._updates, self._sums, self._gauges = 0, {}, {}
+        self._sums, self._gauges = {}, {}
         return row
 
     def state_dict(self) -> dict[str, Any]:
         """The window as plain numbers. This is an ask."""
         self._read()
         gauges = {key: cell.value for key, cell in self._gauges.items()}
-        return {"updates": self._updates, "sums": {k: list(s) for k, s in self._sums.items()}, "gauges": gauges}
+        return {"sums": {key: list(sums) for key, sums in self._sums.items()}, "gauges": gauges}
 
-    def add(self, updates: int, shares: Sequence[Share], gauges: Mapping[str, Cell]) -> None:
+    def add(self, shares: Sequence[Share], gauges: Mapping[str, Cell]) -> None:
         """So much more, for `Totals` to call."""
-        self._updates += updates
         self._gauges.update(gauges)
         self._settle(shares)
         if len(self._unread) > MANY:

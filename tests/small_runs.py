@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from callbacks import EarlyStopping, WarmupCosine
-from eventloop import Loop, StepBegin, StepEnd, TrainEnd, TrainState
+from eventloop import Loop, Priority, StepBegin, StepEnd, TrainEnd, TrainState
 from eventloop.checkpoint import Checkpoint, Checkpoints
 
 
@@ -110,7 +109,7 @@ class Recipe:
     own_generator: bool = False
     stream: bool = False
     evaluate_every: int | str = "epoch"
-    options: dict[str, Any] = field(default_factory=dict)
+    total_steps: int = 25
 
     def loader(self) -> DataLoader:
         if self.stream:
@@ -142,7 +141,7 @@ def build(recipe: Recipe) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def train(recipe: Recipe, run_dir: Path | None, *callbacks: object, seed: int | None = None, **options: Any) -> Outcome:
-    """Three epochs of seven batches of a recipe; a resumed run is given another ``seed``, which must not matter."""
+    """Epochs of seven batches, three unless told otherwise; a resumed run's ``seed`` is another and must not matter."""
     model, optimizer = build(recipe)
     if seed is not None:
         random.seed(seed)
@@ -155,11 +154,19 @@ def train(recipe: Recipe, run_dir: Path | None, *callbacks: object, seed: int | 
         return {"eval_loss": functional.cross_entropy(model(samples.x), samples.y)}
 
     stopper = EarlyStopping("eval_loss", patience=50, restore_best=True)
-    settings = {"max_epochs": 3, "clip_norm": 0.5, "accumulate": recipe.accumulate} | recipe.options | options
+    settings = {"max_epochs": 3, "clip_norm": 0.5, "accumulate": recipe.accumulate} | options
     settings |= {"evaluate": evaluate, "eval_every": recipe.evaluate_every, "run_dir": run_dir}
-    loop = Loop(model, optimizer, callbacks=[WarmupCosine(3, total_steps=25), stopper, *callbacks], **settings)
-    loop.bus.on(StepEnd, lambda event, state: losses.append(state.metrics["loss"]), name="losses")
-    loop.bus.on(TrainEnd, lambda event, state: last.update(copy.deepcopy(model.state_dict())), priority=1000, name="last")
+    schedule = WarmupCosine(3, recipe.total_steps)
+    loop = Loop(model, optimizer, callbacks=[schedule, stopper, *callbacks], **settings)
+
+    @loop.bus.on(StepEnd, failure="raise")
+    def note_loss(event, state):
+        losses.append(state.metrics["loss"])
+
+    @loop.bus.on(TrainEnd, priority=Priority.FIRST)
+    def note_weights(event, state):
+        last.update(copy.deepcopy(model.state_dict()))
+
     loader = recipe.loader()
     with loop:
         for _ in loop.epochs():
@@ -180,5 +187,6 @@ def identical(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(identical(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
         return type(a) is type(b) and len(a) == len(b) and all(map(identical, a, b))
-    return type(a) is type(b) and (a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b)))
-
+    if isinstance(a, numpy.ndarray):
+        return type(b) is type(a) and a.dtype == b.dtype and a.tobytes() == b.tobytes() and a.shape == b.shape
+    return type(a) is type(b) and repr(a) == repr(b)  # 0.0 and -0.0 differ, NaN and NaN do not

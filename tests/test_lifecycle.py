@@ -16,7 +16,6 @@ from eventloop import Bus, Evaluate, Loop, Request, Save, SkipUpdate, Stop
 from eventloop.testing import Deliberate, Recorder
 
 
-
 @pytest.fixture(scope="module", autouse=True)
 def unsynced():
     """Hundreds of runs: whether a file outlives a power cut is shown elsewhere."""
@@ -119,6 +118,7 @@ class Plan:
     eval_every: object
     evaluates: bool
     saves: bool
+    holds: bool = False  # whether the body keeps its iterators, as a progress bar does, so that no break ends them
     asks: list = field(default_factory=list)  # (event, which time, what)
     acts: dict = field(default_factory=dict)  # by turn of the body: what it does, before or after its update
 
@@ -137,6 +137,7 @@ PLANS = st.builds(
     eval_every=st.sampled_from(["epoch", None, 1, 2, 3]),
     evaluates=st.booleans(),
     saves=st.sampled_from([False, False, True]),
+    holds=st.booleans(),
     asks=st.lists(
         st.tuples(st.sampled_from(EVENTS), st.sampled_from([1, 2, 3, 5]), st.sampled_from([*REQUESTS, "fail"])),
         min_size=1,
@@ -193,7 +194,7 @@ class Run:
         )
         self.loop.carry_out(Carried, lambda request: None)
         self.lines = Recorder(self.loop.bus, lambda event, state: event)
-        self._turn = itertools.count()
+        self._turn, self._held = itertools.count(), []
         with contextlib.ExitStack() as caught:
             try:
                 caught.enter_context(self.lines.handle)
@@ -221,6 +222,8 @@ class Run:
 
     def _turns(self, turns):
         """One epoch's turns of the body; True if it is to return."""
+        if self.plan.holds:
+            self._held.append(turns)
         for _ in turns:
             what, when = self.plan.acts.get(next(self._turn), (None, None))
             if when == "after":

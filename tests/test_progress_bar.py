@@ -144,7 +144,10 @@ def test_a_line_of_the_console_logger_stands_alone_above_the_bar():
     run.steps(1, 2, loss=float)
     run.end()
     lines = [line.rpartition("\r")[2] for line in file.getvalue().splitlines()]
-    assert [line for line in lines if line.startswith("step ")] == ["step 1  epoch 0  loss 1", "step 2  epoch 0  loss 2"]
+    assert [line for line in lines if line.startswith("step ")] == [
+        "step 1  epoch 0  loss 1",
+        "step 2  epoch 0  loss 2",
+    ]
 
 
 def test_a_run_that_ends_before_it_began_leaves_no_bar():

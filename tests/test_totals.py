@@ -104,7 +104,6 @@ def test_a_skipped_update_counts_with_what_it_reports():
     window = Totals.of(run.bus).window()
     run.step(loss=1.0)
     run.step(skipped=True, loss=3.0)
-    assert window.updates == 2
     assert window.take() == {"loss": 2.0}
 
 
@@ -201,7 +200,6 @@ def test_a_window_saved_as_json_and_loaded_elsewhere_goes_on_exactly(drawn, cut)
         window = Totals.of(bus).window(saved)
         for n, step in enumerate(part, 1):
             bus.publish(StepEnd(), TrainState(step=n, metrics=step))
-    assert window.updates == len(steps)
     assert [window.take()] == close_to([expected(steps)])
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from eventloop import TrainState
 
 from .rows import Output, Row, RowLogger
 
-WHERE = {"step_end": "", "train_end": "", "eval_end": "  eval", "epoch_end": "  epoch end"}
+WHERE: Final = {"step_end": "", "train_end": "", "eval_end": "  eval", "epoch_end": "  epoch end"}
 
 
 class ConsoleLogger(RowLogger):

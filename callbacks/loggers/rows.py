@@ -170,7 +170,7 @@ class RowLogger:
 
     def _write_window(self, event: Event, state: TrainState) -> None:
         self._bound()
-        if state.step > self._last:
+        if state.step != self._last:
             self._last = state.step
             self._put(event, state, self._window.take())
 

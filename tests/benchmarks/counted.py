@@ -74,7 +74,8 @@ def fetches(callbacks: list[object]) -> tuple[list[int], list[int], int]:
     with TemporaryDirectory(prefix="bench-") as folder:
         loop = Loop(model, optimizer, run_dir=folder, max_epochs=1, callbacks=[*measuring, *callbacks])
         with reads.counting(), loop:
-            for step, (x, y) in enumerate(loop.batches(plain.batches_of(UPDATES, seed=1)), 1):
+            batches = plain.batches_of(UPDATES, seed=1)
+            for step, (x, y) in enumerate(loop.batches(batches), 1):
                 before = reads.fetches
                 loop.backward(F.cross_entropy(model(x), y))
                 loop.update()

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 Handler = Callable[[Any, Any], Any]
 Batch = tuple[Tensor, Tensor]
@@ -62,15 +63,15 @@ def step_calls(begin: tuple[Handler, ...], end: tuple[Handler, ...], event: Any,
 
 # -- training ----------------------------------------------------------------------------------------------------------
 
-WARM_UP: Final = 50  # batches before the clock is read
+WARM_UP: Final = 50  # updates, of the learning rate and before the clock is read
 BASE_LR: Final = 0.01
 LOG_EVERY: Final = 50
-EVAL_EVERY: Final = 500
+EVAL_EVERY: Final = 250
 PATIENCE: Final = 1000  # it watches, and never stops
 TOP_K: Final = 2
 
 
-def tiny() -> tuple[nn.Module, torch.optim.Optimizer]:
+def tiny() -> tuple[nn.Module, Optimizer]:
     """A multilayer perceptron so small that whatever surrounds it is felt, with its optimizer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -86,35 +87,14 @@ def batches_of(count: int, seed: int) -> list[Batch]:
     return [pool[i % len(pool)] for i in range(count)]
 
 
-class Batches:
-    """A loader that reads the CPU clock of this thread at the end of the warm-up and when its batches are used up."""
-
-    def __init__(self, updates: int) -> None:
-        self._batches = batches_of(WARM_UP + updates, seed=1)
-        self._updates = updates
-        self.ns = math.nan  # a batch
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for i, batch in enumerate(self._batches):
-            if i == WARM_UP:
-                start = time.thread_time_ns()
-            yield batch
-        self.ns = (time.thread_time_ns() - start) / self._updates
-
-
-def train(updates: int) -> tuple[float, nn.Module]:
-    """A training loop and nothing else: nanoseconds an update, and what was trained."""
-    model, optimizer = tiny()
-    batches = Batches(updates)
+def train(model: nn.Module, optimizer: Optimizer, batches: list[Batch], folder: Path) -> Iterator[None]:
+    """A training loop and nothing else. This and the others yield after each update, so that two can run in turns."""
     for x, y in batches:
         loss = F.cross_entropy(model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimizer.step()
         optimizer.zero_grad()
-    return batches.ns, model
+        yield
 
 
 def warmup_cosine(total: int) -> Callable[[int], float]:
@@ -158,7 +138,7 @@ class Keeper:
         self._kept: list[tuple[float, Path]] = []
         self._best, self._worse = math.inf, 0
 
-    def judge(self, step: int, value: float, model: nn.Module, optimizer: torch.optim.Optimizer) -> bool:
+    def judge(self, step: int, value: float, model: nn.Module, optimizer: Optimizer) -> bool:
         """Whether to stop; saves if the value is among the best."""
         if len(self._kept) < TOP_K or value < self._kept[-1][0]:
             self._save(step, value, model, optimizer)
@@ -166,7 +146,7 @@ class Keeper:
         self._best = min(value, self._best)
         return self._worse >= PATIENCE
 
-    def _save(self, step: int, value: float, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def _save(self, step: int, value: float, model: nn.Module, optimizer: Optimizer) -> None:
         path, temporary = self._folder / f"step-{step}.pt", self._folder / "new.tmp"
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, temporary)
         os.replace(temporary, path)  # noqa: PTH105  # as one writes it
@@ -185,12 +165,12 @@ def evaluate(model: nn.Module, batches: list[Batch]) -> float:
     return float(value)
 
 
-def train_with_everything(updates: int, folder: Path) -> tuple[float, nn.Module]:
+def train_with_everything(
+    model: nn.Module, optimizer: Optimizer, batches: list[Batch], folder: Path
+) -> Iterator[None]:
     """Warmup and cosine, three scalars now and then, evaluation, early stopping, top-k checkpoints, all by hand."""
-    model, optimizer = tiny()
-    batches, evaluation = Batches(updates), batches_of(4, seed=2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(len(batches)))
-    log, keeper = Log(folder), Keeper(folder)
+    log, keeper, evaluation = Log(folder), Keeper(folder), batches_of(4, seed=2)
     for step, (x, y) in enumerate(batches, 1):
         loss = F.cross_entropy(model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -204,19 +184,18 @@ def train_with_everything(updates: int, folder: Path) -> tuple[float, nn.Module]
             log.write(step, loss=loss.item(), lr=rate, grad_norm=norm.item())
         if step % EVAL_EVERY == 0 and keeper.judge(step, evaluate(model, evaluation), model, optimizer):
             break
+        yield
     log.close()
-    return batches.ns, model
 
 
-def train_with_logs(updates: int, folder: Path) -> tuple[float, nn.Module]:
+def train_with_logs(model: nn.Module, optimizer: Optimizer, batches: list[Batch], folder: Path) -> Iterator[None]:
     """Loss and learning rate to TensorBoard and JSON lines after every update."""
-    model, optimizer = tiny()
-    batches, log = Batches(updates), Log(folder)
+    log = Log(folder)
     for step, (x, y) in enumerate(batches, 1):
         loss = F.cross_entropy(model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimizer.step()
         optimizer.zero_grad()
         log.write(step, loss=loss.item(), lr=optimizer.param_groups[0]["lr"])
+        yield
     log.close()
-    return batches.ns, model

@@ -13,9 +13,9 @@ class Size:
     Attributes:
         rounds: of the short measurements; in each, everything compared is timed once.
         calls: handler calls in one of them.
-        pairs: of training runs.
-        updates: in one training run, after the warm-up.
-        logged: updates in a run that logs each of them.
+        pairs: of pieces of training runs.
+        updates: of each run in a pair.
+        logged: steps logged to a slow disk.
         events: published while memory is watched.
     """
 
@@ -27,5 +27,5 @@ class Size:
     events: int
 
 
-FULL: Final = Size(rounds=40, calls=20_000, pairs=20, updates=2000, logged=600, events=1_000_000)
-QUICK: Final = Size(rounds=7, calls=5_000, pairs=3, updates=300, logged=150, events=60_000)
+FULL: Final = Size(rounds=40, calls=20_000, pairs=20, updates=250, logged=600, events=1_000_000)
+QUICK: Final = Size(rounds=7, calls=5_000, pairs=4, updates=50, logged=150, events=100_000)

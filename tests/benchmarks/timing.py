@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median, quantiles
 
@@ -63,21 +63,42 @@ def per_unit(work: Callable[[int], object], units: int) -> Work:
     return timed
 
 
+class Samples:
+    """What was measured in each round, by name: ours, base, and base again."""
+
+    def __init__(self) -> None:
+        self._ours: list[float] = []
+        self._base: list[float] = []
+        self._again: list[float] = []
+
+    def add(self, times: Mapping[str, float]) -> None:
+        """One round."""
+        self._ours.append(times["ours"])
+        self._base.append(times["base"])
+        self._again.append(times["again"])
+
+    def comparison(self) -> Comparison:
+        """What they come to."""
+        pairs = list(zip(self._base, self._again, strict=True))
+        same = [again / first for first, again in pairs]
+        ratios = [mine / (sum(pair) / 2) for mine, pair in zip(self._ours, pairs, strict=True)]
+        low, _, high = quantiles(same, n=4) if len(same) > 1 else (same[0],) * 3
+        spread = (high - low) / 2
+        noise = 2 * 1.86 * spread / len(same) ** 0.5  # of a median, by the middle half of a normal spread
+        ours, base = Times.of(self._ours), Times.of(self._base + self._again)
+        return Comparison(ours, base, median(ratios), median(same), spread, noise)
+
+
 def compare(ours: Work, base: Work, rounds: int) -> Comparison:
     """Time both in every round, the baseline twice, after one run of each that does not count."""
     works = {"ours": ours, "base": base, "again": base}
     ours()
     base()
-    times: dict[str, list[float]] = {name: [] for name in works}
+    samples = Samples()
     for _ in range(rounds):
+        times = {}
         for name in random.sample(list(works), len(works)):
             gc.collect()
-            times[name].append(works[name]())
-    pairs = list(zip(times["base"], times["again"], strict=True))
-    same = [again / first for first, again in pairs]
-    ratios = [mine / (sum(pair) / 2) for mine, pair in zip(times["ours"], pairs, strict=True)]
-    low, _, high = quantiles(same, n=4) if rounds > 1 else (same[0],) * 3
-    spread = (high - low) / 2
-    noise = 2 * 1.86 * spread / rounds**0.5  # the standard error of a median, by the middle half of a normal spread
-    both = Times.of(times["base"] + times["again"])
-    return Comparison(Times.of(times["ours"]), both, median(ratios), median(same), spread, noise)
+            times[name] = works[name]()
+        samples.add(times)
+    return samples.comparison()

@@ -37,7 +37,7 @@ def strict(line):
     return json.loads(line, parse_constant=refuse)
 
 
-# -- C11: rows of the lost part of a run ---------------------------------------------------------------------------------
+# -- C11: rows of the lost part of a run -------------------------------------------------------------------------------
 
 SITTING = """
 import os, sys, torch
@@ -69,7 +69,7 @@ def test_c11_the_rows_of_the_lost_part_are_gone_and_each_step_is_there_once(tmp_
     assert points(tmp_path) == expected
 
 
-# -- C25: NaN and Infinity ------------------------------------------------------------------------------------------------
+# -- C25: NaN and Infinity ---------------------------------------------------------------------------------------------
 
 
 def test_c25_a_strict_reader_takes_the_rows_of_a_run_that_diverges(tmp_path):
@@ -83,7 +83,7 @@ def test_c25_a_strict_reader_takes_the_rows_of_a_run_that_diverges(tmp_path):
     assert (fourth["loss"], "grad_norm" in fourth) == (0.5, False)
 
 
-# -- C29: a crash ---------------------------------------------------------------------------------------------------------
+# -- C29: a crash ------------------------------------------------------------------------------------------------------
 
 
 class Closes:
@@ -129,7 +129,7 @@ def test_c29_the_rows_before_a_crash_are_on_disk_and_everything_is_closed_once(t
     assert loop.result.failures == ()
 
 
-# -- C47: a torn last line ------------------------------------------------------------------------------------------------
+# -- C47: a torn last line ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("end", "steps"), [('{"step": 4, "lo', [1, 2, 3, 4, 5]), ('{"step": 4}', [1, 2, 3, 4, 5, 6])])
@@ -144,7 +144,7 @@ def test_c47_a_torn_last_line_spoils_no_row(tmp_path, end, steps):
     assert [strict(line)["step"] for line in path.read_text().splitlines()] == steps
 
 
-# -- C49: the mean of a window --------------------------------------------------------------------------------------------
+# -- C49: the mean of a window -----------------------------------------------------------------------------------------
 
 
 def test_c49_a_mean_has_as_many_terms_as_there_were_steps(tmp_path):
@@ -154,7 +154,7 @@ def test_c49_a_mean_has_as_many_terms_as_there_were_steps(tmp_path):
     assert rows(tmp_path, "step", "loss") == [(1, 1.0), (5, 3.5), (10, 8.0), (12, 11.5)]
 
 
-# -- C61: values that are no plain float ------------------------------------------------------------------------------------
+# -- C61: values that are no plain float -------------------------------------------------------------------------------
 
 MIXED = {
     "loss": 0.5,
@@ -183,7 +183,7 @@ def test_c61_a_row_has_a_readable_form_for_every_value():
     assert strict(encode(MIXED)) == MIXED | {"np": 1.5, "t": 2.0}
 
 
-# -- C83: a fork ----------------------------------------------------------------------------------------------------------
+# -- C83: a fork -------------------------------------------------------------------------------------------------------
 
 FORK = """
 import os, sys

@@ -1,0 +1,132 @@
+"""What the child processes of test_durability.py do. They are forked from a process that has torch loaded already."""
+
+import builtins
+import io
+import logging
+import os
+import pickle
+import resource
+from itertools import count
+from pathlib import Path
+
+import torch
+from small_runs import Recipe, train
+
+import eventloop.loop  # noqa: F401  # loaded once, before the forks
+from callbacks import ModelCheckpoint
+from callbacks.loggers.jsonl import JSONLLogger
+from eventloop import StepEnd
+from eventloop.checkpoint import Checkpoints
+
+RECIPE = Recipe(accumulate=2, noise=True, own_generator=True, evaluate_every=3, total_steps=1000)
+WRITES = ("mkdir", "rename", "replace", "fsync", "unlink", "rmdir")
+
+
+class Numbers:
+    """A part of a checkpoint that holds one number, many times over."""
+
+    def __init__(self, value, size=100):
+        self.state = {f"w{i}": torch.full((size,), float(value)) for i in range(4)}
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+def numbers(value, size=100):
+    """Parts for a checkpoint in which every number is ``value``."""
+    return {"model": Numbers(value, size), "other": Numbers(value, size)}
+
+
+class Going:
+    """Tells the parent that the run is on its way."""
+
+    def __init__(self, pipe):
+        self.pipe = pipe
+
+    def on_step_end(self, event: StepEnd, state):
+        if self.pipe is not None:
+            self.pipe.send(state.step)
+            self.pipe = None
+
+
+def savers():
+    """A saver for the newest and one for the best, each with its own limit, and a logger."""
+    return [
+        ModelCheckpoint(save_top_k=2, every_steps=1),
+        ModelCheckpoint("eval_loss", save_top_k=2),
+        JSONLLogger(every=1),
+    ]
+
+
+def train_until_killed(run_dir, pipe):
+    """Go on from whatever the run before has left, and save at every update."""
+    logging.getLogger("eventloop").setLevel(logging.ERROR)
+    train(RECIPE, run_dir, *savers(), Going(pipe), resume="auto", max_epochs=None, seed=os.getpid())
+
+
+def die_in_save(root, step, value, operation):
+    """Save a step, and die at this operation that changes the disk; 0 if there are not so many."""
+    service = Checkpoints(Path(root), "run")
+    service.keep("saver", frozenset({step}))
+    counter = count(1)
+
+    def deadly(function, changes=lambda *arguments, **options: True):
+        def call(*arguments, **options):
+            if changes(*arguments, **options) and next(counter) == operation:
+                os._exit(99)
+            return function(*arguments, **options)
+
+        return call
+
+    def writing(file, mode="r", *arguments, **options):
+        return mode[0] in "wax"
+
+    for name in WRITES:
+        setattr(os, name, deadly(getattr(os, name)))
+    io.open = builtins.open = deadly(io.open, writing)
+    service.save(step, numbers(value), {"saver": ["tag"]}, {})
+    os._exit(0)
+
+
+def save_on_a_full_disk(root, limit, pipe):
+    """Save what does not fit; send the error and what lies there."""
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        Checkpoints(Path(root), "run").save(9, numbers(9, 300_000), {"saver": ["tag"]}, {})
+    except OSError as error:
+        pipe.send((type(error).__name__, str(error), sorted(path.name for path in Path(root).iterdir())))
+
+
+def train_on_a_full_disk(run_dir, limit, policy, pipe):
+    """Train with a disk that is full from step 3 on; send how it ended."""
+    logging.getLogger("eventloop").setLevel(logging.CRITICAL)
+    saver = ModelCheckpoint(save_top_k=-1, every_steps=1)
+    saver.failure = policy
+
+    class Fill:
+        def on_step_begin(self, event, state):
+            if state.step == 2:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    try:
+        result = train(RECIPE, run_dir, saver, Fill(), max_steps=4, max_epochs=None).loop.result
+        pipe.send((result.status, str(result), dict(result.failure_counts)))
+    except OSError as error:
+        pipe.send((type(error).__name__, str(error), error.__notes__))
+
+
+def resume_without_pickle(run_dir):
+    """Resume where every way to unpickle is an error."""
+
+    def poisoned(*arguments, **options):
+        os._exit(66)
+
+    pickle.load = pickle.loads = pickle.Unpickler = pickle._Unpickler = torch.load = poisoned
+    torch.serialization.load = poisoned
+    logging.getLogger("eventloop").setLevel(logging.ERROR)
+    outcome = train(RECIPE, run_dir, resume="auto", max_steps=4, max_epochs=None)
+    os._exit(0 if outcome.loop.result.step == 4 else 1)
