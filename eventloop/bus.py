@@ -82,7 +82,8 @@ class Bus(Dispatcher):
             known = same[0].name if same and name is None else None  # one function on several events has one name
             title = known or self._names.claim(name, name_of(handler), caller())
             try:
-                subscription = Subscription(kind, handler, title, self._policied(options))
+                origin = same[0].origin if known else None
+                subscription = Subscription(kind, handler, title, self._policied(options), origin=origin)
             except (TypeError, ValueError):
                 if known is None:
                     self._names.release(title)
@@ -133,13 +134,14 @@ class Bus(Dispatcher):
             there = ", ".join(kind.name for kind in methods)
             raise ValueError(f"{title} has options for {', '.join(strangers)}, but handlers only for {there}")
         defaults = {"priority": getattr(thing, "priority", 0), "failure": getattr(thing, "failure", None)}
+        origin = object()
         for kind, method in methods.items():
             mine, last = own.get(kind, {}), given.get(kind, {})
             if mine is not None and last is not None:
                 check_handler(method)
                 self._refuse_twice(kind, method)
                 merged = self._policied({**defaults, **mine, **keywords, **last})
-                yield Subscription(kind, method, title, merged, thing)
+                yield Subscription(kind, method, title, merged, thing, origin)
 
     def _policied(self, options: Mapping[str, Any]) -> dict[str, Any]:
         return {**options, "failure": self.failure if options.get("failure") is None else options["failure"]}
@@ -244,10 +246,7 @@ class Bus(Dispatcher):
         self._filters = {}
         for handle in self._handles:
             for s in handle.subscriptions:
-                s.failed = 0
-                s.cost.reset()
-                if s.state == "switched off":
-                    handle.enable()
+                s.begin_run()
                 if s.filter is not None:
                     s.filter.rebase(state, seconds)
                     s.filter.load_state_dict(loaded.get(_key(s), ()))

@@ -41,6 +41,10 @@ def silent(event: Any, state: Any) -> None:
     """What a slot calls when its receiver is gone."""
 
 
+def paused(event: Any, state: Any) -> None:
+    """What a slot calls when a failure policy has switched off a receiver that blinker still holds."""
+
+
 class Slot:
     """One receiver's place on the channel of ``kind``. ``owner`` is whatever the bus hangs on it."""
 
@@ -133,6 +137,17 @@ class Channel(NamedSignal):
             for receiver in list(super().receivers_for(self._space.source())):
                 if self._slots.get(key_of(receiver)) is slot:
                     self.disconnect(receiver)
+
+    def pause(self, slot: Slot) -> None:
+        """Publish no more to this receiver, which keeps its connection and its place; see `go_on`."""
+        slot.call = paused
+
+    def go_on(self, slot: Slot) -> None:
+        """Publish to a paused receiver again, if it is still there."""
+        with self._space.lock:
+            for receiver in super().receivers_for(self._space.source()):
+                if self._slots.get(key_of(receiver)) is slot:
+                    self._fill(slot, receiver, slot.weak)
 
     def live_slots(self) -> list[Slot]:
         """The slots of receivers that are still there."""

@@ -38,14 +38,12 @@ class Dispatcher:
         self.signals = Space(weakref.ref(self))
         self.failures = FailureLog()
         self._tables: dict[type[Event], Table] = self.signals.tables
-        self._writers: dict[str, str] = {}
+        self._writers: dict[str, tuple[object, str]] = {}
         self._origin = clock()
         self._busy = False
         self._inner: list[Control] = []
 
-    def publish(
-        self, event: Event, state: TrainState = BLANK, _raising: bool = True, _nested: bool = False
-    ) -> Control:
+    def publish(self, event: Event, state: TrainState = BLANK, _raising: bool = True, _nested: bool = False) -> Control:
         """Call every handler that is due, in order, and return their requests.
 
         Raises:
@@ -123,7 +121,8 @@ class Dispatcher:
 
     def _returned(self, control: Control) -> None:
         """A handler has returned the control of its own nested publish: it is not to be merged a second time."""
-        self._inner = [inner for inner in self._inner if inner is not control]
+        parts = {id(part) for part in control.parts}
+        self._inner = [inner for inner in self._inner if id(inner) not in parts]
 
     def _compile(self, kind: type[Event]) -> Table:
         if not (isinstance(kind, type) and issubclass(kind, Event)):
@@ -132,7 +131,7 @@ class Dispatcher:
             slots = []
             for slot, receiver in self.signals.slots(kind):
                 if slot.owner is None:
-                    slot.owner = Subscription.foreign(slot, self.signals, receiver, self.failure)
+                    slot.owner = Subscription.of_receiver(slot, self.signals, receiver, self.failure)
                 slots.append(slot)
             if issubclass(kind, TrainBegin):
                 table: Table = _BeginTable(kind, tuple(slots), self._seconds, self._begin_table)
@@ -174,7 +173,7 @@ class Dispatcher:
 
     def _failed(
         self, who: Subscription, event: Event, state: TrainState, error: Exception
-    ) -> tuple[Failure, Request | None]:
+    ) -> tuple[list[Failure], Request | None]:
         if isinstance(error, RecursionError | PublishCycleError):
             error = self._cycle(error)
         who.failed += 1
@@ -185,12 +184,18 @@ class Dispatcher:
         elif who.failure == "stop":
             request = Stop(f"{who.name} failed: {told(error)}")
         failure = Failure(who.name, event.name, max(state.step, state.update), error, who.failure, note)
+        failures = [failure]
         self.record(failure)
         if not isinstance(event, HandlerFailed):
-            self.dispatch(HandlerFailed(who.name, event, error), state)
+            try:
+                self.dispatch(HandlerFailed(who.name, event, error), state)
+            except PublishCycleError as circle:
+                self._cycle(circle)  # goes on to the outermost publish, unless this is it
+                failures.append(Failure(who.name, HandlerFailed.name, failure.step, circle))
+                self.record(failures[-1])
         if who.failure != "raise":
             forget_frames(error)
-        return failure, request
+        return failures, request
 
     def record(self, failure: Failure) -> None:
         """Keep a failure, and write one log record with its traceback the first time this handler fails."""
@@ -225,6 +230,9 @@ class Dispatcher:
         self.failures.clear()
         self._writers.clear()
         self._origin = self.clock() - state.elapsed
+        for slot in self.signals.live_slots():
+            if slot.owner is not None and slot.owner.foreign:
+                slot.owner.begin_run()
 
 
 class _BeginTable(Table):

@@ -61,6 +61,8 @@ def _facts(s: Subscription, kind: type[Event]) -> str:
     if s.event is not kind:
         facts.append(f"through {s.event.__name__}")
     facts.append(f"failure={s.failure}")
+    if s.state != "active":
+        facts.append(s.state)
     if getattr(s.owner, "touches_model", False):
         facts.append("touches the model")
     describe = getattr(s.owner, "describe", None)

@@ -41,7 +41,7 @@ class Control:
         failures: the handlers that failed.
     """
 
-    __slots__ = ("_changes", "_given", "_last", "failures", "requests")
+    __slots__ = ("_changes", "_given", "_last", "_parts", "failures", "requests")
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Control:
         given: TrainState | None = None,
         last: TrainState | None = None,
     ) -> None:
-        self.requests: tuple[Reply, ...] = tuple(requests)
-        self.failures: tuple[Failure, ...] = tuple(failures)
-        self._changes, self._given, self._last = tuple(changes), given, last
+        self.requests, self.failures, self._changes = tuple(requests), tuple(failures), tuple(changes)
+        self._given, self._last = given, last
+        self._parts: tuple[Control, ...] = ()  # what a union was made of
 
     def apply(self, state: TrainState) -> TrainState:
         """The state as the last handler saw it: every report and learning rate folded in, in order."""
@@ -113,7 +113,14 @@ class Control:
     def __or__(self, other: Control) -> Control:
         if not isinstance(other, Control):
             return NotImplemented
-        return Control(self.requests + other.requests, self.failures + other.failures, self._changes + other._changes)
+        both = Control(self.requests + other.requests, self.failures + other.failures, self._changes + other._changes)
+        both._parts = (*self.parts, *other.parts)
+        return both
+
+    @property
+    def parts(self) -> tuple[Control, ...]:
+        """The controls of single dispatches that this one was made of."""
+        return self._parts or (self,)
 
     def __repr__(self) -> str:
         failed = f", failures={list(self.failures)!r}" if self.failures else ""
@@ -129,7 +136,7 @@ class Fold:
     Args:
         event: what is published.
         state: the snapshot given to the first handler.
-        writers: who sets each group's learning rate, over the whole run.
+        writers: who sets each group's learning rate, over the whole run: origin and name.
         fail: how the bus records a failure; it returns the request that the failing handler's policy makes, if any.
         returned: called with the control of a nested publish that a handler has returned.
     """
@@ -151,13 +158,13 @@ class Fold:
         self,
         event: Event,
         state: TrainState,
-        writers: MutableMapping[str, str],
-        fail: Callable[[Subscription, Event, TrainState, Exception], tuple[Failure, Request | None]],
+        writers: MutableMapping[str, tuple[object, str]],
+        fail: Callable[[Subscription, Event, TrainState, Exception], tuple[list[Failure], Request | None]],
         returned: Callable[[Control], None],
     ) -> None:
         self._event, self._given, self.state = event, state, state
         self._writers, self._fail, self._returned = writers, fail, returned
-        self._owners: dict[str, str] = {}
+        self._owners: dict[str, Subscription] = {}
         self._replies: list[Reply] = []
         self._failures: list[Failure] = []
         self._changes: list[Folded] = []
@@ -165,25 +172,28 @@ class Fold:
     def take(self, who: Subscription, answer: Any) -> TrainState:
         """Fold a handler's answer in; returns the state for the handlers behind it."""
         errors: list[Exception] = []
-        for request in answer if type(answer) in (tuple, list) else (answer,):
-            try:
-                self._one(who, request, answer, errors)
-            except Exception as error:  # a value that cannot even be looked at
-                errors.append(error)
+        try:
+            if type(answer) in (tuple, list):
+                for request in answer:
+                    self._one(who, request, errors)
+            elif isinstance(answer, Control):
+                self._returned(answer)
+                self.merge(answer)
+            else:
+                self._one(who, answer, errors)
+        except Exception as error:  # a value that cannot even be looked at
+            errors.append(error)
         if errors:  # one reply is one failure, whatever is wrong with it
             self.failed(who, errors[0] if len(errors) == 1 else type(errors[0])("; ".join(map(str, errors))))
         return self.state
 
-    def _one(self, who: Subscription, request: Any, answer: Any, errors: list[Exception]) -> None:
+    def _one(self, who: Subscription, request: Any, errors: list[Exception]) -> None:
         if isinstance(request, Report):
             self._report(who, request, errors)
         elif isinstance(request, SetLR):
             self._set_lr(who, request, errors)
         elif isinstance(request, Request):
             self._replies.append(Reply(who.name, request))
-        elif isinstance(request, Control) and answer is request:
-            self._returned(request)
-            self.merge(request)
         else:
             errors.append(ReplyError(_refusal(who.name, request)))
 
@@ -196,8 +206,8 @@ class Fold:
 
     def failed(self, who: Subscription, error: Exception) -> TrainState:
         """Record that a handler raised ``error``."""
-        failure, request = self._fail(who, self._event, self.state, error)
-        self._failures.append(failure)
+        failures, request = self._fail(who, self._event, self.state, error)
+        self._failures += failures
         if request is not None:
             self._replies.append(Reply(who.name, request))
         return self.state
@@ -210,26 +220,27 @@ class Fold:
         good, bad = cells(request.metrics, max(self.state.step, self.state.update))
         if bad:
             errors.append(ReplyError(f"{who.name}: {'; '.join(bad.values())}"))
-        owners, event = self._owners, self._event.name
-        for key in [k for k in good if owners.get(k, who.name) != who.name] if owners else ():
-            del good[key]
-            errors.append(ConflictError(f"{owners[key]} and {who.name} both report {key!r} at one {event}: rename one"))
-        owners.update(dict.fromkeys(good, who.name))
+        owners = self._owners
+        for key in list(good):
+            owner = owners.setdefault(key, who)
+            if owner is not who and owner.origin is not who.origin:
+                del good[key]
+                both = f"{owner.name} and {who.name}"
+                errors.append(ConflictError(f"{both} both report {key!r} at one {self._event.name}: rename one"))
         self._replies.append(Reply(who.name, request))
         self._change("metrics", good)
 
     def _set_lr(self, who: Subscription, request: SetLR, errors: list[Exception]) -> None:
-        known, writers = self.state.lr, self._writers
-        rates = dict(request.by_group(known or ("group_0",)))
-        for group in list(rates):
+        known, rates = self.state.lr, {}
+        for group, rate in request.by_group(known or ("group_0",)).items():
             if known and group not in known:
                 errors.append(ReplyError(f"{who.name} sets the rate of {group!r}; the groups are {', '.join(known)}"))
-            elif writers.setdefault(group, who.name) != who.name:
-                both = f"{writers[group]} and {who.name}"
-                errors.append(ConflictError(f"{both} both set the learning rate of group {group!r}"))
-            else:
                 continue
-            del rates[group]
+            origin, name = self._writers.setdefault(group, (who.origin, who.name))
+            if origin is not who.origin:
+                errors.append(ConflictError(f"{name} and {who.name} both set the learning rate of group {group!r}"))
+            else:
+                rates[group] = rate
         if rates:
             self._replies.append(Reply(who.name, request))
             self._change("lr" if self._event.folds_lr else "held", rates)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, KeysView, Mapping
 from typing import Any, Final
 
-from .errors import StaleMetricError
+from .errors import StaleMetricError, told
 
 DROPPED: Final = object()
 
@@ -70,7 +70,8 @@ class Metrics(Mapping[str, float]):
         if value is DROPPED:
             return self[key]  # raises, saying so
         if value.__class__ is tuple:
-            return sys.modules["torch"].stack([_tensor(part) for part in value]).mean()
+            torch = sys.modules["torch"]
+            return _stacked(torch, [part if hasattr(part, "dtype") else torch.tensor(part) for part in value]).mean()
         return value.clone()  # the handlers behind must not see what this one does to it
 
     @property
@@ -151,18 +152,28 @@ def cells(report: Mapping[str, Any], step: int) -> tuple[dict[str, Cell], dict[s
 def _add(key: Any, value: Any, step: int, good: dict[str, Cell], bad: dict[str, str]) -> None:
     if not isinstance(key, str):
         bad[repr(key)] = f"metric name {key!r} is no text"
+        return
+    try:
+        number = _number(value)
+    except Exception as error:  # a tensor of a lost device, say
+        bad[key] = f"metric {key!r} cannot be read: {told(error)}"
+        return
+    if number is not None:
+        good[key] = Cell(number, step)
     elif isinstance(value, Mapping):
         for inner, item in value.items():
             _add(f"{key}/{inner}", item, step, good, bad)
-    elif (number := _number(value)) is None:
+    else:
         shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
         bad[key] = f"metric {key!r} must be one real number, not {type(value).__module__}.{type(value).__name__}{shape}"
-    else:
-        good[key] = Cell(number, step)
 
 
 def _number(value: Any) -> Any:
     """A float, or a detached tensor of one element, or None if the value is neither."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        one = value.numel() == 1 and not value.is_complex()
+        return (value.detach() if value.requires_grad else value) if one else None
     if isinstance(value, numbers.Real):
         try:
             return float(value)
@@ -170,10 +181,6 @@ def _number(value: Any) -> Any:
             return None
     if not hasattr(value, "dtype"):
         return None
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        one = value.numel() == 1 and not value.is_complex()
-        return value.detach() if one else None
     try:
         number = value.item()  # a NumPy scalar or array: on the host already
     except (ValueError, TypeError, AttributeError):
@@ -185,34 +192,38 @@ def _unread(cell: Cell) -> bool:
     return cell.value.__class__ is not float and cell.value is not DROPPED
 
 
-def _tensor(part: Any) -> Any:
-    torch = sys.modules["torch"]
-    if isinstance(part, torch.Tensor):
-        return part.detach().reshape(()).to(_wide(torch, part.device))
-    return torch.tensor(float(part), dtype=torch.float64)
+def _wide(torch: Any, tensor: Any) -> Any:
+    return torch.float32 if tensor.device.type == "mps" else torch.float64  # mps has no doubles
 
 
-def _wide(torch: Any, device: Any) -> Any:
-    return torch.float32 if device.type == "mps" else torch.float64  # mps has no doubles
+def _stacked(torch: Any, tensors: Iterable[Any]) -> Any:
+    flat = [t.reshape(()) for t in tensors]
+    return torch.stack([t.to(_wide(torch, t)) for t in flat])
+
+
+def _on_host(value: Any) -> bool:
+    return getattr(value, "is_cpu", True)  # what has no device is a number
 
 
 def fetch(unread: Iterable[Cell]) -> None:
     """Turn cells into floats: one copy for all tensors of a device. The only place that makes a device wait."""
-    waiting: list[tuple[Cell, list[Any]]] = [
-        (cell, list(cell.value) if cell.value.__class__ is tuple else [cell.value]) for cell in unread
-    ]
+    split: list[tuple[Cell, list[Any]]] = []
     by_device: dict[Any, list[tuple[list[Any], int]]] = {}
-    for _, parts in waiting:
+    for cell in unread:
+        value = cell.value
+        if value.__class__ is not tuple:
+            if _on_host(value):
+                cell.value = float(value)  # nothing to batch on the host: 40 times cheaper than a stack
+                continue
+            value = (value,)
+        parts: list[Any] = [float(part) if _on_host(part) else part for part in value]
+        split.append((cell, parts))
         for i, part in enumerate(parts):
-            device = getattr(part, "device", None)
-            if device is None or device.type == "cpu":
-                parts[i] = float(part)  # nothing to batch on the host: 40 times cheaper than a stack
-            else:
-                by_device.setdefault(device, []).append((parts, i))
+            if part.__class__ is not float:
+                by_device.setdefault(part.device, []).append((parts, i))
     for places in by_device.values():
-        torch = sys.modules["torch"]
-        values = torch.stack([_tensor(parts[i]) for parts, i in places]).tolist()
+        values = _stacked(sys.modules["torch"], [parts[i] for parts, i in places]).tolist()
         for (parts, i), value in zip(places, values, strict=True):
             parts[i] = value
-    for cell, parts in waiting:
+    for cell, parts in split:
         cell.value = parts[0] if len(parts) == 1 else sum(parts) / len(parts)

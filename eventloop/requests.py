@@ -70,17 +70,15 @@ class SetLR(Request):
     lr: float | Mapping[str, float]
 
     def __init__(self, lr: float | Mapping[str, float]) -> None:
-        if isinstance(lr, Mapping):
-            rates: Any = MappingProxyType({str(group): _rate(value, str(group)) for group, value in lr.items()})
+        if isinstance(lr, dict | Mapping):  # dict first: asking an abstract class is dear
+            rates: Any = MappingProxyType({str(group): _rate(value, group) for group, value in lr.items()})
         else:
             rates = _rate(lr, None)
         object.__setattr__(self, "lr", rates)
 
     def by_group(self, groups: Iterable[str]) -> Mapping[str, float]:
         """The rate of each group named, a single number being spread over all of ``groups``."""
-        if isinstance(self.lr, Mapping):
-            return self.lr
-        return dict.fromkeys(groups, self.lr)
+        return dict.fromkeys(groups, self.lr) if isinstance(self.lr, float) else self.lr
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"SetLR is frozen: {name} cannot be set")

@@ -125,18 +125,23 @@ class TrainState(_Fields):
         Raises:
             ReplyError: a value is not one real number.
         """
-        fresh = checked_cells({**metrics, **more} if metrics else more, max(self.step, self.update))
-        return self.with_metrics(self.metrics.added(fresh))
+        fields: list[Any] = [*self]
+        fresh = checked_cells({**metrics, **more} if metrics else more, max(fields[_STEP], fields[_UPDATE]))
+        fields[_METRICS] = fields[_METRICS].added(fresh)
+        return _new(TrainState, fields)
 
     def with_metrics(self, metrics: Metrics) -> TrainState:
         """With this mapping in place of ``metrics``."""
-        return _new(TrainState, (*self[:10], metrics, *self[11:]))
+        fields: list[Any] = [*self]
+        fields[_METRICS] = metrics
+        return _new(TrainState, fields)
 
     def with_lr(self, lr: Mapping[str, float], *, held: bool = False) -> TrainState:
         """With these rates, in force at once or ``held`` until the next step_begin."""
-        if held:
-            return _new(TrainState, (*self[:14], MappingProxyType({**self.held, **lr})))
-        return _new(TrainState, (*self[:9], MappingProxyType({**self.lr, **lr}), *self[10:]))
+        fields: list[Any] = [*self]
+        where = _HELD if held else _LR
+        fields[where] = MappingProxyType({**fields[where], **lr})
+        return _new(TrainState, fields)
 
     def __repr__(self) -> str:
         shown = (f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True) if value or name == "step")
@@ -145,6 +150,7 @@ class TrainState(_Fields):
 
 _new = tuple.__new__
 FIELD: Final[Mapping[str, int]] = MappingProxyType({name: i for i, name in enumerate(TrainState._fields)})
+_STEP, _UPDATE, _LR, _METRICS, _HELD = (FIELD[name] for name in ("step", "update", "lr", "metrics", "held"))
 COUNTERS: Final = ("update", "step", "epoch", "micro", "samples", "evals", "skipped")
 
 

@@ -51,6 +51,7 @@ class Subscription:
         "filter",
         "handler",
         "name",
+        "origin",
         "owner",
         "place",
         "priority",
@@ -60,12 +61,19 @@ class Subscription:
     )
 
     def __init__(
-        self, event: type[Event], handler: Callable[..., Any], name: str, options: Mapping[str, Any], owner: Any = None
+        self,
+        event: type[Event],
+        handler: Callable[..., Any],
+        name: str,
+        options: Mapping[str, Any],
+        owner: Any = None,
+        origin: object = None,
     ) -> None:
         unknown = set(options) - KEYWORDS
         if unknown:
             raise TypeError(f"{name}: no option {sorted(unknown)}; there are {', '.join(sorted(KEYWORDS))}")
         self.event, self.handler, self.name, self.owner = event, handler, name, owner
+        self.origin = origin or object()  # shared by all subscriptions of one object or function
         self.priority = _priority(options.get("priority", 0), name)
         self.failure: Policy = checked_policy(options["failure"], name)
         self.disable_after = _whole("disable_after", options.get("disable_after", 3), name)
@@ -82,8 +90,13 @@ class Subscription:
         self.channel: Channel | None = None
         self._ticket: int | None = None
 
+    @property
+    def foreign(self) -> bool:
+        """Whether plain blinker code connected it."""
+        return self.handler is silent
+
     @classmethod
-    def foreign(cls, slot: Slot, space: Space, receiver: Any, failure: Policy) -> Subscription:
+    def of_receiver(cls, slot: Slot, space: Space, receiver: Any, failure: Policy) -> Subscription:
         """The subscription that a plain blinker receiver is given when it is first compiled."""
         taken = {other.owner.name for other in space.live_slots() if other.owner is not None}
         base = name_of(receiver)
@@ -103,9 +116,23 @@ class Subscription:
     def leave(self, state: str) -> None:
         """Leave the channel at once, also in a dispatch that is running. Harmless if it is gone already."""
         if self.state == "active" and self.channel is not None and self.slot is not None:
-            self.channel.remove(self.slot)
+            if self.foreign:
+                self.channel.pause(self.slot)  # blinker's user connected it, and blinker keeps it
+            else:
+                self.channel.remove(self.slot)
         if self.state != "cancelled":
             self.state = state
+
+    def begin_run(self) -> None:
+        """Forget the failures and the cost of the run before; what its policy has switched off goes on."""
+        self.failed = 0
+        self.cost.reset()
+        if self.state == "switched off" and self.channel is not None and self.slot is not None:
+            if self.foreign:
+                self.channel.go_on(self.slot)
+                self.state = "active"
+            else:
+                self.connect(self.channel)
 
     def __repr__(self) -> str:
         return f"<{self.name} on {self.event.name}, {self.state}>"
