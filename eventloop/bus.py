@@ -266,6 +266,10 @@ class Bus(Dispatcher):
         self._filters = dict(state.get("filters", {}))
         return self._roster.load_state_dict(state.get("callbacks", {}))
 
+    def __repr__(self) -> str:
+        names = ", ".join(dict.fromkeys(s.name for s in self._subscriptions()))
+        return f"<Bus of {names or 'nobody'}>"
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("a live Bus cannot be copied or pickled; build a new one and load its state_dict")
 

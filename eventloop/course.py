@@ -102,7 +102,7 @@ class Course:
         if self.progress.step and (last or self._eval_every == "epoch" or self._eval_due()):
             run.evaluate()
         run.settle(saves=False)  # a save waits, so that the checkpoint is of an epoch that has ended
-        self.epoch_open = False
+        self.epoch_open, run.position.resumed_at = False, None
         run.position.completed = completed or not (leaving or run.over())  # else a resumed run goes on in this epoch
         run.tell(EpochEnd, completed=completed)
         run.settle()
@@ -148,7 +148,6 @@ class Course:
         if not self.epoch_open:  # a loop of the user's own: all of it is one epoch
             self.plan(None)
             self.open_epoch("call")
-            self.run.position.resumed_at = None
         self.window.open = True
         self.window.micro = 0
         self.progress.begin_update()
@@ -219,7 +218,6 @@ class Course:
 
     def number(self) -> Iterator[int]:
         """The numbers of updates; see `Loop.updates`."""
-        self.run.position.resumed_at = None
         while True:
             if not self.window.open:
                 self.boundary()

@@ -126,7 +126,8 @@ class Dispatcher:
 
     def _compile(self, kind: type[Event]) -> Table:
         if not (isinstance(kind, type) and issubclass(kind, Event)):
-            raise TypeError(f"a {kind.__name__} is no event; publish an instance of an Event class, such as StepEnd()")
+            what = "a class, which is no event yet" if kind is type else f"a {kind.__name__}, which is no event"
+            raise TypeError(f"publish was given {what}: it takes an instance of an Event class, such as StepEnd()")
         with self.signals.lock:
             slots = []
             for slot, receiver in self.signals.slots(kind):
@@ -182,7 +183,7 @@ class Dispatcher:
             who.leave("switched off")
             note = f"; switched off after {who.failed} failures"
         elif who.failure == "stop":
-            request = Stop(f"{who.name} failed: {told(error)}")
+            request = Stop(f"it failed: {told(error)}")
         failure = Failure(who.name, event.name, max(state.step, state.update), error, who.failure, note)
         failures = [failure]
         self.record(failure)

@@ -174,7 +174,8 @@ def event_class(kind: object) -> type[Event]:
     if isinstance(kind, type) and issubclass(kind, Event):
         return kind
     if not isinstance(kind, str):
-        raise TypeError(f"{kind!r} is no event: give an Event class or a name such as 'step_end'")
+        hint = "; as a decorator write @bus.on(StepEnd)" if callable(kind) and not isinstance(kind, type) else ""
+        raise TypeError(f"{kind!r} is no event: give an Event class or a name such as 'step_end'{hint}")
     names = known_events()
     classes = names.get(kind, [])
     if len(classes) == 1:

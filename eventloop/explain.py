@@ -38,7 +38,8 @@ def cost_of(subscription: Subscription, unsampled: int) -> HandlerCost:
 
 def explain(kind: type[Event], order: Sequence[Subscription], off: Iterable[Subscription]) -> Explanation:
     """One line a handler: place, priority and its band, name, and what else decides when it is called."""
-    lines = [f"{kind.name}: {len(order)} handlers; higher priority first, ties in order of registration"]
+    many = "1 handler" if len(order) == 1 else f"{len(order)} handlers"
+    lines = [f"{kind.name}: {many}; higher priority first, ties in order of registration"]
     width = max((len(s.name) for s in order), default=0)
     for place, s in enumerate(order, 1):
         number, band = (s.priority, _band(s.priority))

@@ -46,8 +46,8 @@ class Condition:
         raise AssertionError(f"{self.word}: a rule must say when it holds")
 
     def __str__(self) -> str:
-        unit = "seconds" if self.index == SECONDS else _NAME[self.index]
-        return f"{self.word} {self.n:g} {unit}"
+        unit = "seconds" if self.index == SECONDS else _UNITS[_NAME[self.index]]
+        return f"{self.word} {self.n:g} {unit.removesuffix('s') if self.n == 1 else unit}"
 
 
 class Every(Condition):
@@ -96,6 +96,13 @@ class Before(Condition):
 
 _RULES: Final[Mapping[str, type[Condition]]] = {"every": Every, "after": After, "before": Before, "once": Once}
 _NAME: Final = {FIELD[name]: name for name in COUNTERS}
+_UNITS: Final = {
+    "update": "updates",
+    "step": "steps",
+    "epoch": "epochs",
+    "micro": "micro-batches",
+    "evals": "evals",
+} | {name: name for name in ("samples", "skipped")}
 
 
 def condition(word: str, amount: Amount, kind: type[Event]) -> Condition:

@@ -149,7 +149,7 @@ class Ledger:
         self.settle_one(asked, "granted" if why is None else "refused", step, why or "")
 
     def settle_one(self, asked: Asked, fate: Fate, step: int, note: str = "") -> None:
-        """Write a request's fate down. The same refusal or deferral of one asker is said once and counted from then on."""
+        """Write a fate down. The same refusal or deferral of one asker is said once, and counted from then on."""
         self.totals[f"{asked.kind} {fate}"] += 1
         said = (asked.who, asked.kind, note)
         if fate in ("refused", "deferred") and said in self._said:

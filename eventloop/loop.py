@@ -11,7 +11,7 @@ from .budget import Budget
 from .bus import Bus
 from .course import Course
 from .evaluation import Evaluation, mean_over
-from .events import GradientsReady
+from .events import Event, GradientsReady
 from .fold import Control
 from .folder import Folder
 from .ledger import Ledger
@@ -156,6 +156,15 @@ class Loop:
         if self._result is None:
             raise RuntimeError("loop.result is there when the `with` block has ended")
         return self._result
+
+    def publish(self, event: Event) -> Control:
+        """Publish an event of your own from the loop's body: reports reach ``loop.state``, requests are carried out.
+
+        Raises:
+            Exception: a handler under the policy ``raise`` failed.
+        """
+        self._begin()
+        return self._run.publish(event)
 
     def carry_out(self, kind: type[Request], function: Callable[[Any], object]) -> None:
         """Register who obeys a request class of your own; called with the request when requests are carried out."""

@@ -59,7 +59,7 @@ class Metrics(Mapping[str, float]):
     def _cell(self, key: str) -> Cell:
         cell = self._now.get(key) or self._old.get(key)
         if cell is None:
-            raise KeyError(key)
+            raise KeyError(f"no metric {key!r}; there are: {', '.join(self) or 'none'}")
         return cell
 
     def raw(self, key: str) -> Any:

@@ -72,7 +72,15 @@ class Run:
         """
         if not self.bus.hears(kind, self.progress.fields):
             return NOTHING
-        control = self._tell(kind(**fields))
+        return self.publish(kind(**fields))
+
+    def publish(self, event: Event) -> Control:
+        """Publish an event, and take over what the handlers reported and asked for.
+
+        Raises:
+            Exception: the first error of a handler under the policy ``raise``.
+        """
+        control = self._tell(event)
         if control.failures:
             control.raise_failures()
         return control

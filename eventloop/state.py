@@ -78,7 +78,7 @@ class TrainState(_Fields):
         """Check and freeze what is given."""
         if not isinstance(metrics, Metrics):
             metrics = Metrics(checked_cells(metrics, max(step, update)))
-        lr, held = MappingProxyType(dict(lr)), MappingProxyType(dict(held))
+        lr, held = (MappingProxyType({str(g): float(rate) for g, rate in rates.items()}) for rates in (lr, held))
         counters = (run_id, epoch, step, update, micro, samples, evals, skipped, total)
         return _new(cls, (*counters, lr, metrics, rank, world, elapsed, held))
 
@@ -144,8 +144,14 @@ class TrainState(_Fields):
         return _new(TrainState, fields)
 
     def __repr__(self) -> str:
-        shown = (f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True) if value or name == "step")
-        return f"TrainState({', '.join(shown)})"
+        told: dict[str, Any] = {"step": self.step}
+        for name, value, blank in zip(self._fields, self, TrainState(), strict=True):
+            if isinstance(value, Mapping):
+                if value:  # never compared, for that would ask for numbers
+                    told[name] = value if isinstance(value, Metrics) else dict(value)
+            elif value != blank:
+                told[name] = round(value, 3) if isinstance(value, float) else value
+        return f"TrainState({', '.join(f'{name}={value!r}' for name, value in told.items())})"
 
 
 _new = tuple.__new__

@@ -9,16 +9,19 @@ import resource
 from itertools import count
 from pathlib import Path
 
+import safetensors.torch  # noqa: F401
+import structlog  # noqa: F401
 import torch
-from small_runs import Recipe, train
+from small_runs import Recipe, build, on_disk, train
 
-import eventloop.loop  # noqa: F401  # loaded once, before the forks
+import eventloop.loop  # noqa: F401
 from callbacks import ModelCheckpoint
 from callbacks.loggers.jsonl import JSONLLogger
 from eventloop import StepEnd
 from eventloop.checkpoint import Checkpoints
 
 RECIPE = Recipe(accumulate=2, noise=True, own_generator=True, evaluate_every=3, total_steps=1000)
+build(RECIPE)  # the first optimizer loads half of torch; that, and the imports above for nothing, before the forks
 WRITES = ("mkdir", "rename", "replace", "fsync", "unlink", "rmdir")
 
 
@@ -64,7 +67,8 @@ def savers():
 def train_until_killed(run_dir, pipe):
     """Go on from whatever the run before has left, and save at every update."""
     logging.getLogger("eventloop").setLevel(logging.ERROR)
-    train(RECIPE, run_dir, *savers(), Going(pipe), resume="auto", max_epochs=None, seed=os.getpid())
+    seed = os.getpid() if on_disk(run_dir) else None
+    train(RECIPE, run_dir, *savers(), Going(pipe), resume="auto", max_epochs=None, seed=seed)
 
 
 def die_in_save(root, step, value, operation):

@@ -1,4 +1,4 @@
-"""Promise 7: after a kill at any moment the newest committed checkpoint is whole and verified, and the logs read clean."""
+"""Promise 7: after a kill at any moment the newest committed checkpoint is whole and verified, the logs read clean."""
 
 import json
 import multiprocessing

@@ -377,6 +377,40 @@ def test_a_second_run_on_the_same_bus_starts_clean(plan):
         assert again.at("checkpoint_saved") == [4]
 
 
+def interrupted_in(place, loop, model):
+    """A run with an interrupt in the loader, in ``evaluate`` or in a handler; what is left open is told."""
+
+    def interrupt(event=None, state=None):
+        raise KeyboardInterrupt
+
+    def batches():
+        yield torch.ones(1, 1)
+        interrupt() if place == "loader" else None
+
+    if place in EVENTS:
+        loop.bus.on(place, interrupt)
+    with loop:
+        for _ in loop.epochs():
+            for x in loop.batches(batches()):
+                loop.backward(model(x).sum())
+                loop.update()
+                if place == "evaluate":
+                    loop._run.evaluation.function = interrupt
+
+
+@pytest.mark.parametrize("place", ["loader", "evaluate", *EVENTS[:8]])
+def test_an_interrupt_anywhere_ends_the_run_as_interrupted_and_closes_everything(place):
+    model, closed = torch.nn.Linear(1, 1), []
+    asker = Asker([], closed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loop = Loop(model, optimizer, max_epochs=1, evaluate=lambda: {"a": 1.0}, callbacks=[asker])
+    lines = Recorder(loop.bus, lambda event, state: event)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_in(place, loop, model)
+    check_grammar(list(lines))
+    assert (loop.result.status, closed, model.training) == ("interrupted", [asker], True)
+
+
 def test_close_goes_on_when_a_handler_of_train_end_is_interrupted():
     closed = []
 

@@ -3,6 +3,7 @@
 import pytest
 from loops import ask, batches, model_and_optimizer, recorded, train
 
+from callbacks import EarlyStopping
 from eventloop import (
     Loop,
     Stop,
@@ -92,3 +93,20 @@ def test_a_stop_asked_for_at_step_begin_lets_that_update_be_done(parts):
     loop = Loop(model, optimizer, max_epochs=1)
     ask(loop, "step_begin", Stop(), once=2)
     assert train(loop, model, batches(4)).step == 2
+
+
+def test_early_stopping_asks_again_after_a_refusal_which_is_said_once(parts):
+    model, optimizer = parts
+    scores = iter([1.0, 1.0, 1.0, 0.5, 0.6])
+    loop = Loop(
+        model,
+        optimizer,
+        max_epochs=9,
+        min_epochs=4,
+        evaluate=lambda: {"eval_loss": next(scores)},
+        callbacks=[EarlyStopping("eval_loss", patience=1)],
+    )
+    result = train(loop, model, batches(1))
+    assert (result.step, result.stopped_by) == (5, "EarlyStopping")
+    assert [(e.step, e.fate) for e in result.ledger] == [(2, "refused"), (5, "granted")]
+    assert loop._run.ledger.totals == {"Stop refused": 2, "Stop granted": 1}

@@ -93,6 +93,31 @@ def test_callbacks_are_bound_to_what_their_bind_names_before_train_begin(parts, 
     }
 
 
+def test_a_callback_attached_in_mid_run_is_bound_and_hears_the_next_event(parts):
+    model, optimizer = parts
+    late = Late()
+    loop = Loop(model, optimizer, max_steps=3)
+    train(loop, model, batches(3), after=lambda: loop.state.step == 1 and loop.bus.attach(late))
+    assert late.life == ["bound", "step 2", "step 3", "closed"]
+
+
+class Late:
+    def __init__(self):
+        self.life = []
+
+    def bind(self, *, model):
+        self.life.append("bound")
+
+    def on_train_begin(self, event, state):
+        self.life.append("train_begin")
+
+    def on_step_end(self, event, state):
+        self.life.append(f"step {state.step}")
+
+    def close(self):
+        self.life.append("closed")
+
+
 def test_a_bind_that_asks_for_what_is_not_there_is_an_error_that_lists_what_is(parts):
     class Wants:
         def bind(self, *, loop):

@@ -60,11 +60,11 @@ def main(file: Path, only: tuple[str, ...], quick: bool) -> None:
     """Measure what the bus and the loop cost, as ratios to plain code in the same process."""
     logging.getLogger("eventloop").setLevel(logging.CRITICAL)  # it would say that on a model this small every handler is dear
     torch.set_num_threads(1)
-    gc.freeze()  # all that importing torch has made: to look through it before each measurement takes 40 ms
     facts, rows = machine(), []
     for name in only or BENCHES:
         start = time.perf_counter()
         click.echo(f"{name} ... ", nl=False, err=True)
+        gc.freeze()  # what was imported by now: to look through it before each measurement would take 40 ms
         rows += BENCHES[name](QUICK if quick else FULL)
         click.echo(f"{time.perf_counter() - start:.1f} s", err=True)
     click.echo(", ".join(f"{key} {value}" for key, value in facts.items()))

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import eventloop.metrics
 import eventloop.totals
 from callbacks import GradNormMonitor, JSONLLogger, LearningRateMonitor, TensorBoardLogger, WarmupCosine
-from eventloop import Event, Loop, Report, Save, StepEnd, TrainState
+from eventloop import Bus, Event, Loop, Report, Save, StepBegin, StepEnd, TrainState
 
 from . import plain
 from .size import Size
@@ -24,6 +24,7 @@ from .table import Row
 
 ASK_EVERY: Final = 10
 UPDATES: Final = 100
+KEPT: Final = 1000  # failures and ledger entries
 
 
 class Reads(TorchDispatchMode):
@@ -107,40 +108,61 @@ def syncs(size: Size) -> Iterator[Row]:
 
 
 class Busy:
-    """Reports, asks, fails: whatever a bus might keep."""
-
-    def options(self) -> dict[str, dict[str, int]]:
-        """Now and then it asks for a save, which nobody can make."""
-        return {"step_end": {"every": 5}}
+    """Reports, asks, fails: whatever might leave something behind. It begins with what fills the bounded logs."""
 
     def on_step_begin(self, event: Event, state: TrainState) -> Report:
         """A number, under a few names in turn."""
         return Report({f"key_{state.step % 10}": float(state.step)})
 
-    def on_step_end(self, event: Event, state: TrainState) -> Save:
-        """A failure or a request."""
-        if state.step % 10 == 0:
+    def on_step_end(self, event: Event, state: TrainState) -> Save | None:
+        """A failure, a request that is refused, or nothing."""
+        if state.step <= KEPT or state.step % 50 == 0:
             raise ValueError(f"the failure of step {state.step}")
-        return Save(f"tag {state.step % 7}")
+        return Save(f"tag {state.step % 7}") if state.step % 25 == 0 else None
+
+
+def looping(updates: int) -> Iterator[None]:
+    """A `Loop` without a model worth the name, whose every update publishes two events."""
+    model, optimizer = plain.tiny()
+    loop = Loop(model, optimizer, max_steps=updates, callbacks=[Busy()])
+    with loop:
+        for _ in loop.updates():
+            loop.step_end(loss=0.5)
+            yield
+
+
+def driving(updates: int) -> Iterator[None]:
+    """The same with a bus alone."""
+    bus, state = Bus(), TrainState()
+    bus.attach(Busy())
+    for _ in range(updates):
+        state = state.begin_update()
+        state = bus.publish(StepBegin(), state).apply(state)
+        state = state.end_update().report(loss=0.5)
+        state = bus.publish(StepEnd(), state).apply(state)
+        yield
 
 
 def memory(size: Size) -> Iterator[Row]:
     """What Python holds more after all the events than after the first half of them."""
-    model, optimizer = plain.tiny()
-    updates = size.events // 2  # a step_begin and a step_end each
-    loop = Loop(model, optimizer, max_steps=updates, callbacks=[Busy()])
+    kinds = (("a bus", driving, size.events), ("a Loop", looping, size.events // 10))
+    for who, run, events in kinds:
+        before, grown = kept(run(events // 2), events // 4)
+        what = f"memory that {who} keeps after {events:,} events, beyond that after the first half"
+        yield Row(what, grown / 1000, before / 1000, "kB", target=50.0)
+
+
+def kept(run: Iterator[None], half: int) -> tuple[int, int]:
+    """Bytes held after the first half, and more than that after the second."""
     tracemalloc.start()
     try:
-        with loop:
-            for update in loop.updates():
-                loop.step_end(loss=0.5)
-                if update == updates // 2:
-                    before = _held()
-            grown = _held() - before
+        before = 0
+        for update, _ in enumerate(run, 1):
+            if update == half:
+                before = _held()
+        return before, _held() - before
     finally:
         tracemalloc.stop()
-    what = f"memory kept after {size.events:,} events, beyond that after the first half"
-    yield Row(what, grown / 1000, before / 1000, "kB", target=100.0)
 
 
 def _held() -> int:

@@ -35,6 +35,7 @@ Training = Callable[[nn.Module, Optimizer, list[plain.Batch], Path], Iterator[No
 """Trains the model with these batches, with a folder to write to; yields after each update."""
 
 TURN: Final = 10  # updates that one of the runs makes before it is the next one's turn
+LOGGED_TURN: Final = 50  # where threads go on writing while it is another one's turn
 
 
 def train(loop: Loop, model: nn.Module, batches: list[plain.Batch]) -> Iterator[None]:
@@ -110,7 +111,7 @@ class Run:
         self._folder.cleanup()
 
 
-def measure(ours: Training, base: Training, size: Size) -> Comparison:
+def measure(ours: Training, base: Training, size: Size, turn: int = TURN) -> Comparison:
     """Pairs of as many updates as lie between two evaluations, made in turns of a few updates.
 
     Raises:
@@ -122,9 +123,9 @@ def measure(ours: Training, base: Training, size: Size) -> Comparison:
     for _ in range(size.pairs):
         spent = dict.fromkeys(runs, 0.0)
         gc.collect()
-        for _ in range(size.updates // TURN):
+        for _ in range(size.updates // turn):
             for name in random.sample(list(runs), len(runs)):
-                spent[name] += runs[name].go_on(TURN)
+                spent[name] += runs[name].go_on(turn)
         samples.add({name: ns / size.updates for name, ns in spent.items()})
     for run in runs.values():
         run.finish()
@@ -157,5 +158,5 @@ def stack(size: Size) -> Iterator[Row]:
 
 def every_step(size: Size) -> Iterator[Row]:
     """Logging every update."""
-    found = measure(with_logs, plain.train_with_logs, size)
+    found = measure(with_logs, plain.train_with_logs, size, LOGGED_TURN)
     yield Row.of("Loop that logs every update / by hand, tensorboardX and JSON lines", found, 1.0, "us")
