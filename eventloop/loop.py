@@ -123,7 +123,7 @@ class Loop:
         }
         self._phase = "new"  # entered, running, over
         self._result: Result | None = None
-        self._attach([*([] if folder is None else [folder.journal]), *callbacks])
+        self._attach(list(callbacks))
 
     def _attach(self, things: list[object]) -> None:
         for i, thing in enumerate(things):
@@ -274,7 +274,7 @@ class Loop:
         if folder is not None:
             import torch
 
-            folder.open(torch.initial_seed(), [o for o in self.bus.objects if o[1] is not folder.journal])
+            folder.open(torch.initial_seed(), self.bus.objects)
         self._run.begin(self._live, lambda: folder is not None and folder.load(self._parts))
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,11 +76,27 @@ class Result:
         return text
 
 
+def summaries_of(
+    objects: Iterable[tuple[str, Any]], failed: Callable[[str, Exception], None]
+) -> list[Mapping[str, Any]]:
+    """What the attached objects tell of the run by their ``summary()``; an error there is that object's failure."""
+    told = []
+    for name, thing in objects:
+        if hasattr(thing, "summary"):
+            try:
+                answer = thing.summary()
+            except Exception as error:
+                failed(name, error)
+            else:
+                told += [answer] if isinstance(answer, Mapping) else []
+    return told
+
+
 def best_of(summaries: Iterable[Mapping[str, Any]]) -> Best | None:
     """The best value that the first watching callback tells, with the path that any of them knows for its step."""
     best: Best | None = None
     for told in summaries:
-        if told.get("best") is None:
+        if told.get("best") is None or not told.keys() >= {"monitor", "best_step"}:
             continue
         path = told.get("best_path")
         if best is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from .bus import Bus
+from .deaf import waited_in_vain
 from .errors import ReplyError
 from .evaluation import Evaluation
 from .events import (
@@ -13,11 +14,8 @@ from .events import (
     EvalBegin,
     EvalEnd,
     Event,
-    GradientsReady,
     HandlerFailed,
     RunFailed,
-    StepBegin,
-    StepEnd,
     TrainBegin,
     TrainEnd,
 )
@@ -31,11 +29,9 @@ from .metrics import cells
 from .parts import Position
 from .progress import EVALS, Progress
 from .requests import Request, Save
-from .result import Result, best_of, counts
-from .subscription import Priority
+from .result import Result, best_of, counts, summaries_of
+from .subscription import Handle
 from .verdict import still_stands, verdict
-
-TAKERS: Final = (Priority.LOG, Priority.LAST)  # loggers and the journal take what comes, and wait for nothing
 
 
 class Run:
@@ -60,6 +56,7 @@ class Run:
         self._obeys: dict[type[Request], Callable[[Any], object]] = {}
         self._told: set[type[Event]] = set()
         self._event: Event = TrainBegin()  # the last one told
+        self._writes: Handle | None = None  # the journal's place on the bus
         ledger.written = self._journal
 
     # -- telling -------------------------------------------------------------------------------------------------------
@@ -208,6 +205,8 @@ class Run:
 
     def begin(self, live: Mapping[str, Any], load: Callable[[], bool]) -> None:
         """Bind the callbacks, load a checkpoint if there is one to go on from, and say that the run begins."""
+        if self.folder is not None:
+            self._writes = self.bus.attach(self.folder.journal)
         self.bus.bind(**live)
         resumed = load()
         self.stopped = still_stands(self.position.stopped, self.bus, self.limits)
@@ -234,19 +233,22 @@ class Run:
             if self.began:
                 if isinstance(error, Exception):
                     self._tell(RunFailed(error))
-                elif error is None:
-                    self._name_deaf()
+                elif error is None and self.progress.step:
+                    for sentence in waited_in_vain(self.bus, self._told):
+                        logger().warning(sentence)
                 self.ledger.expire(self.progress.step)
                 control = self._tell(TrainEnd(status, reason))
         finally:  # a second interrupt ends a handler, not the closing
             self.bus.close(self.progress.step)
-            if self.folder is not None:  # the next run on this bus has a journal of its own
-                self.bus.detach(self.folder.journal)
+            if self._writes is not None:  # the next run on this bus has a journal of its own
+                self._writes.cancel()
         return self._result(status, stop.who if stop else None, reason, error), control
 
     def _result(self, status: str, by: str | None, reason: str, error: BaseException | None) -> Result:
         state, failures = self.progress.snapshot(), self.bus.failures
-        summaries = [thing.summary() for _, thing in self.bus.objects if hasattr(thing, "summary")]
+        summaries = summaries_of(
+            self.bus.objects, lambda name, error: self.bus.record(Failure(name, "summary", state.step, error))
+        )
         return Result(
             status=status,
             stopped_by=by,
@@ -261,30 +263,6 @@ class Run:
             ledger=tuple(self.ledger),
             error=error,
         )
-
-    def _name_deaf(self) -> None:
-        """Name the handlers that waited for an event this loop never published."""
-        if not self.progress.step:
-            return
-        called = {(cost.name, cost.event) for cost in self.bus.costs() if cost.calls}  # by whoever published it
-        for kind in list(self.bus.signals.channels):
-            if kind in (*self._told, Event, CheckpointSaved, HandlerFailed, RunFailed, TrainEnd):
-                continue
-            here = [s for s in self.bus.order(kind) if s.event is kind and s.filter is None]
-            here = [s for s in here if s.priority not in TAKERS and (s.name, kind.name) not in called]
-            waiting = sorted({s.name for s in here})
-            if waiting:
-                logger().warning(f"{', '.join(waiting)} waited for {kind.name}; {_advice(kind)}")
-
-
-def _advice(kind: type[Event]) -> str:
-    if kind is GradientsReady:
-        return "with an update of your own call loop.gradients_ready() before the optimizer's step"
-    if kind in (EvalBegin, EvalEnd):
-        return "the loop never evaluated: give it evaluate="
-    if kind in (StepBegin, StepEnd):
-        return "the loop made no update that it was told of"
-    return "this loop never published it"
 
 
 def _text(error: BaseException | None) -> str:

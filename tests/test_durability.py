@@ -6,8 +6,10 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from itertools import count
+from multiprocessing import forkserver
 from pathlib import Path
 
 import killed_runs
@@ -23,6 +25,13 @@ from eventloop.rows import read_rows
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["killed_runs"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def preloaded():
+    with pytest.MonkeyPatch.context() as patch:  # before 3.12 the server does not look where this process looks
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
 
 
 def fork(function, *arguments, wait=True):

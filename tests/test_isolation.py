@@ -221,7 +221,7 @@ def test_one_call_is_one_failure_however_many_faults_its_reply_has(bus, answer):
 def test_stop_asks_for_the_end_of_the_run_in_the_handlers_name(bus):
     bus.on(StepEnd, failing, name="uploader", failure="stop")
     stop = bus.publish(StepEnd()).stop
-    assert (stop.who, stop.reason) == ("uploader", "uploader failed: OSError: disk full")
+    assert (stop.who, stop.reason) == ("uploader", "it failed: OSError: disk full")
 
 
 def test_a_strict_bus_raises_unless_the_subscription_says_otherwise(strict_bus):

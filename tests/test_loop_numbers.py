@@ -5,6 +5,8 @@ import pytest
 import torch
 from loops import ask, batches, loss_of, model_and_optimizer, recorded, train, weights
 
+from callbacks import WarmupCosine
+from callbacks.schedules import warmup_cosine
 from eventloop import (
     ConflictError,
     Loop,
@@ -125,3 +127,18 @@ def test_two_groups_of_one_name_are_an_error():
     groups = [{"params": [torch.nn.Parameter(torch.ones(1))], "name": "head"} for _ in range(2)]
     with pytest.raises(ValueError, match="two parameter groups are called 'head'; give each its own 'name'"):
         Loop(torch.nn.Linear(1, 1), torch.optim.SGD(groups, lr=0.1))
+
+
+def test_a_group_added_in_mid_run_is_scheduled_from_then_on_with_its_own_rate_as_base(parts):
+    model, optimizer = parts
+    loop = Loop(model, optimizer, max_steps=4, callbacks=[WarmupCosine(warmup_steps=2)])
+    used = []
+
+    def note_and_add():
+        used.append([group["lr"] for group in optimizer.param_groups])
+        if len(optimizer.param_groups) == 1:
+            optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.5})
+
+    train(loop, model, batches(9), after=note_and_add)
+    assert used[0] == [warmup_cosine(1, 0.1, 2, 4, 0.0)]
+    assert used[1:] == [[warmup_cosine(n, base, 2, 4, 0.0) for base in (0.1, 0.5)] for n in (2, 3, 4)]

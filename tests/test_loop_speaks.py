@@ -288,3 +288,24 @@ def test_a_report_reaches_the_handlers_behind_it_and_the_next_event(parts):
     loop.bus.on("step_end", lambda event, state: seen.append(state.metrics["measure"]))
     train(loop, model, batches(2))
     assert seen == [1.0, 1.0, 2.0, 2.0]
+
+
+class Talker:
+    """Has a ``summary`` of its own kind."""
+
+    def __init__(self, summary):
+        self.summary = summary
+
+    def on_step_end(self, event, state):
+        pass
+
+
+def test_a_summary_that_fails_or_tells_something_else_costs_neither_the_result_nor_the_best(parts):
+    model, optimizer = parts
+    best = {"monitor": "eval_loss", "best": 0.5, "best_step": 1}
+    talkers = [Talker(lambda: 1 / 0), Talker(lambda: "fine"), Talker(lambda: {"best": 3}), Talker(lambda: best)]
+    result = train(Loop(model, optimizer, max_steps=1, callbacks=talkers), model, batches(1))
+    assert str(result.best) == "eval_loss 0.5 at step 1"
+    assert [str(f) for f in result.failures] == [
+        "Talker failed at summary of step 1: ZeroDivisionError: division by zero"
+    ]

@@ -115,6 +115,14 @@ def test_a_second_run_on_the_same_bus_writes_into_its_own_journal_alone(parts, f
     assert bus.objects == ()
 
 
+def test_a_loop_that_was_never_run_writes_nothing_into_its_folder(parts, folder, tmp_path):
+    model, optimizer = parts
+    bus = Bus()
+    Loop(model, optimizer, run_dir=tmp_path / "given up", bus=bus)
+    train(Loop(model, optimizer, run_dir=folder, bus=bus, max_steps=1), model, batches(1))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["runs"]
+
+
 def test_a_journal_that_cannot_be_written_is_told_and_ends_nothing(parts, folder):
     model, optimizer = parts
     loop = Loop(model, optimizer, run_dir=folder, max_epochs=1)

@@ -22,14 +22,14 @@ from .peers import peers
 from .size import FULL, QUICK, Size
 from .slow_disk import slow
 from .table import Row, as_json, render
-from .training import every_step, loop, stack
+from .training import alone, every_step, stack
 
 BENCHES: Final[dict[str, Callable[[Size], Iterator[Row]]]] = {
     "publish": publish,
     "unheard": unheard,
     "filtered": filtered,
     "raw-step": raw_step,
-    "loop": loop,
+    "loop": alone,
     "stack": stack,
     "every-step": every_step,
     "slow-disk": slow,
@@ -53,14 +53,15 @@ def machine() -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), default=Path("bench-out.json"), show_default=True, help="Where the figures go.")
+@click.option("--json", "file", type=click.Path(path_type=Path), default="bench-out.json", help="For the figures.")
 @click.option("--only", type=click.Choice(list(BENCHES)), multiple=True, help="This alone; may be given several times.")
 @click.option("--quick", is_flag=True, help="Few rounds: to see that it runs, not for a verdict.")
 def main(file: Path, only: tuple[str, ...], quick: bool) -> None:
     """Measure what the bus and the loop cost, as ratios to plain code in the same process."""
-    logging.getLogger("eventloop").setLevel(logging.CRITICAL)  # it would say that on a model this small every handler is dear
+    logging.getLogger("eventloop").setLevel(logging.CRITICAL)  # on a model so small every handler is dear, it would say
     torch.set_num_threads(1)
-    facts, rows = machine(), []
+    facts = machine()
+    rows: list[Row] = []
     for name in only or BENCHES:
         start = time.perf_counter()
         click.echo(f"{name} ... ", nl=False, err=True)

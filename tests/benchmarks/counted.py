@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -27,11 +27,11 @@ UPDATES: Final = 100
 KEPT: Final = 1000  # failures and ledger entries
 
 
-class Reads(TorchDispatchMode):
+class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Counts the fetches of metrics, and the numbers that are read out of a tensor by anybody else."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.fetches = self.elsewhere = 0
         self._fetching = False
 
@@ -98,9 +98,11 @@ class Asker:
 
 def syncs(size: Size) -> Iterator[Row]:
     """How often numbers are fetched from where they are."""
-    loggers: list[object] = [TensorBoardLogger(every=ASK_EVERY), JSONLLogger(every=ASK_EVERY)]
-    kinds: list[tuple[str, list[object]]] = [("a handler asks for two numbers", [Asker()]), ("two loggers ask", loggers)]
-    for who, callbacks in kinds:
+    kinds: dict[str, list[object]] = {
+        "a handler asks for two numbers": [Asker()],
+        "two loggers ask": [TensorBoardLogger(every=ASK_EVERY), JSONLLogger(every=ASK_EVERY)],
+    }
+    for who, callbacks in kinds.items():
         quiet, asked, elsewhere = fetches(callbacks)
         yield Row(f"{who} each {ASK_EVERY} updates: fetches at the {len(quiet)} others", sum(quiet), unit="", target=0)
         yield Row("  fetches at one where they do, at most", max(asked), unit="", target=1)
@@ -131,13 +133,22 @@ def looping(updates: int) -> Iterator[None]:
             yield
 
 
+class Tick(Event):
+    """An event of one's own, of which there are many."""
+
+    __slots__ = ()
+
+
 def driving(updates: int) -> Iterator[None]:
-    """The same with a bus alone."""
+    """The same with a bus alone, and eight events more at each update."""
     bus, state = Bus(), TrainState()
     bus.attach(Busy())
+    bus.on(Tick, lambda event, state: None)
     for _ in range(updates):
         state = state.begin_update()
         state = bus.publish(StepBegin(), state).apply(state)
+        for _ in range(8):
+            bus.publish(Tick(), state)
         state = state.end_update().report(loss=0.5)
         state = bus.publish(StepEnd(), state).apply(state)
         yield
@@ -145,22 +156,26 @@ def driving(updates: int) -> Iterator[None]:
 
 def memory(size: Size) -> Iterator[Row]:
     """What Python holds more after all the events than after the first half of them."""
-    kinds = (("a bus", driving, size.events), ("a Loop", looping, size.events // 10))
-    for who, run, events in kinds:
-        before, grown = kept(run(events // 2), events // 4)
+    kinds = (("a bus", driving, 10, size.events), ("a Loop", looping, 2, size.events // 20))
+    for who, run, a_step, events in kinds:
+        for _ in run(10):  # what is imported or made once
+            pass
+        before, grown = kept(run, events // a_step)
         what = f"memory that {who} keeps after {events:,} events, beyond that after the first half"
         yield Row(what, grown / 1000, before / 1000, "kB", target=50.0)
 
 
-def kept(run: Iterator[None], half: int) -> tuple[int, int]:
-    """Bytes held after the first half, and more than that after the second."""
+def kept(run: Callable[[int], Iterator[None]], updates: int) -> tuple[int, int]:
+    """Bytes held after the first half, and how many more before the run ends."""
     tracemalloc.start()
     try:
-        before = 0
-        for update, _ in enumerate(run, 1):
-            if update == half:
+        before = grown = 0
+        for update, _ in enumerate(run(updates), 1):
+            if update == updates // 2:
                 before = _held()
-        return before, _held() - before
+            elif update == updates:
+                grown = _held() - before
+        return before, grown
     finally:
         tracemalloc.stop()
 

@@ -36,7 +36,7 @@ class NoOp:
         """Nothing."""
 
 
-def publishing(bus: Bus, times: int) -> None:
+def publishing(bus: Bus | plain.Smallest, times: int) -> None:
     """So many publishes of one event."""
     publish, event, state = bus.publish, StepEnd(), STATE
     for _ in repeat(None, times):
@@ -52,16 +52,19 @@ def publish(size: Size) -> Iterator[Row]:
             bus.on(StepEnd, function)
         for thing in objects:
             object_bus.attach(thing)
+        times = max(size.calls // count, 50)
         kinds: list[tuple[str, Bus, tuple[plain.Handler, ...]]] = [
             ("function", bus, functions),
             ("bound method", object_bus, tuple(thing.on_step_end for thing in objects)),
         ]
         for kind, one, handlers in kinds:
-            times = max(size.calls // count, 50)
             ours = per_unit(partial(publishing, one), times)
             base = per_unit(partial(plain.call_all, handlers, StepEnd(), STATE), times)
             what = f"publish to {count} {kind}{'s' * (count > 1)} / tuple loop with try and reply check"
             yield Row.of(what, compare(ours, base, size.rounds), target)
+        smallest = per_unit(partial(publishing, plain.Smallest(StepEnd, functions)), times)
+        found = compare(per_unit(partial(publishing, bus), times), smallest, size.rounds)
+        yield Row.of("  the same functions / the smallest dispatcher that isolates", found)
 
 
 def unheard(size: Size) -> Iterator[Row]:

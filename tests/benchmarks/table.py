@@ -59,7 +59,8 @@ class Row:
 
     def cells(self) -> tuple[str, ...]:
         """The row as texts, in the order of `HEADERS`."""
-        target = "" if self.target is None else f"{self.target:g}" + ("x" if self.ratio is not None else f" {self.unit}")
+        unit = f" {self.unit}" if self.ratio is None else "x"
+        target = "" if self.target is None else f"{self.target:g}{unit}"
         ratio = "" if self.ratio is None else f"{self.ratio:.3f}x"
         same = "" if self.same is None else f"{self.same[0]:.3f} ± {self.same[1]:.3f}"
         return self.what, self._figure(self.ours), self._figure(self.base), ratio, target, self.verdict, same

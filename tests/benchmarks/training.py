@@ -56,9 +56,7 @@ def without_callbacks(
     return train(Loop(model, optimizer, max_epochs=1), model, batches)
 
 
-def with_everything(
-    model: nn.Module, optimizer: Optimizer, batches: list[plain.Batch], folder: Path
-) -> Iterator[None]:
+def with_everything(model: nn.Module, optimizer: Optimizer, batches: list[plain.Batch], folder: Path) -> Iterator[None]:
     """`Loop` with what `plain.train_with_everything` does."""
     evaluation = plain.batches_of(4, seed=2)
     loop = Loop(
@@ -144,7 +142,7 @@ def same_weights(ours: Iterable[torch.Tensor], base: Iterable[torch.Tensor]) -> 
             raise RuntimeError("not the same work: the weights differ at the end")
 
 
-def loop(size: Size) -> Iterator[Row]:
+def alone(size: Size) -> Iterator[Row]:
     """`Loop` without callbacks."""
     found = measure(without_callbacks, plain.train, size)
     yield Row.of("Loop without callbacks, an update / the same by hand", found, 1.03, "us")
