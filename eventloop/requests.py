@@ -70,11 +70,13 @@ class SetLR(Request):
     lr: float | Mapping[str, float]
 
     def __init__(self, lr: float | Mapping[str, float]) -> None:
-        if isinstance(lr, dict | Mapping):  # dict first: asking an abstract class is dear
-            rates: Any = MappingProxyType({str(group): _rate(value, group) for group, value in lr.items()})
+        if lr.__class__ is dict and all([r.__class__ is float and 0.0 <= r < math.inf for r in lr.values()]):
+            rates: Any = MappingProxyType(lr.copy())  # the schedules' path, at each update
+        elif isinstance(lr, Mapping):
+            rates = MappingProxyType({str(group): _rate(value, group) for group, value in lr.items()})
         else:
             rates = _rate(lr, None)
-        object.__setattr__(self, "lr", rates)
+        _set(self, "lr", rates)
 
     def by_group(self, groups: Iterable[str]) -> Mapping[str, float]:
         """The rate of each group named, a single number being spread over all of ``groups``."""
@@ -93,9 +95,10 @@ class SetLR(Request):
         return f"SetLR({dict(self.lr) if isinstance(self.lr, Mapping) else self.lr!r})"
 
 
-def _rate(value: Any, group: str | None) -> Any:
-    if value.__class__ is float and 0.0 <= value < math.inf:  # the schedules' path, each update
-        return value
+_set = object.__setattr__
+
+
+def _rate(value: Any, group: object) -> float:
     try:
         rate = float(value)
     except (TypeError, ValueError):
@@ -119,7 +122,7 @@ class Report(Request):
     def __init__(self, metrics: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         if metrics is not None and not isinstance(metrics, Mapping):
             raise TypeError(f"Report takes a mapping of names to numbers, not {metrics!r}")
-        object.__setattr__(self, "metrics", MappingProxyType({**(metrics or {}), **more}))
+        _set(self, "metrics", MappingProxyType({**metrics, **more} if metrics else more))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Report is frozen: {name} cannot be set")

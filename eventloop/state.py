@@ -140,7 +140,7 @@ class TrainState(_Fields):
         """With these rates, in force at once or ``held`` until the next step_begin."""
         fields: list[Any] = [*self]
         where = _HELD if held else _LR
-        fields[where] = MappingProxyType({**fields[where], **lr})
+        fields[where] = MappingProxyType(fields[where] | lr)
         return _new(TrainState, fields)
 
     def __repr__(self) -> str:
