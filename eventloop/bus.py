@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar, overload
 
 from .callback import Answer, handlers_of
-from .channel import Channel, key_of
+from .channel import Channel, key_of, silent
 from .dispatch import Dispatcher
 from .events import Event, TrainBegin, event_class
 from .explain import Explanation, HandlerCost, cost_of, explain
@@ -83,12 +83,11 @@ class Bus(Dispatcher):
             title = known or self._names.claim(name, name_of(handler), caller())
             try:
                 origin = same[0].origin if known else None
-                subscription = Subscription(kind, handler, title, self._policied(options), origin=origin)
-            except (TypeError, ValueError):
+                return self._connect([Subscription(kind, handler, title, self._policied(options), origin=origin)])
+            except BaseException:
                 if known is None:
                     self._names.release(title)
                 raise
-            return self._connect([subscription])
 
     def attach(
         self, thing: Any, *, name: str | None = None, options: Mapping[str, Any] | None = None, **keywords: Any
@@ -163,8 +162,13 @@ class Bus(Dispatcher):
         attached.handle.cancel()
 
     def _connect(self, subscriptions: list[Subscription]) -> Handle:
-        for subscription in subscriptions:  # all of them are checked by now
-            subscription.connect(self.signals.channel(subscription.event))
+        try:
+            for subscription in subscriptions:  # all of them are checked by now
+                subscription.connect(self.signals.channel(subscription.event))
+        except BaseException:  # somebody who listens to receiver_connected
+            for subscription in subscriptions:
+                subscription.leave("cancelled")
+            raise
         handle = Handle(subscriptions, self._forget)
         self._handles.append(handle)
         return handle
@@ -190,7 +194,10 @@ class Bus(Dispatcher):
     def order(self, kind: type[Event] | str) -> tuple[Subscription, ...]:
         """The subscriptions that hear an event, in running order."""
         kind = event_class(kind)
-        return tuple(slot.owner for slot in (self._tables.get(kind) or self._compile(kind)).slots)
+        table = self._tables.get(kind)
+        if table is None or any(slot.call is silent for slot in table.slots):  # a weak receiver has died
+            table = self._compile(kind)
+        return tuple(slot.owner for slot in table.slots)
 
     def explain(self, kind: type[Event] | str) -> Explanation:
         """The running order of an event and why it is so; a text that prints itself."""
@@ -250,7 +257,7 @@ class Bus(Dispatcher):
                 if s.filter is not None:
                     s.filter.rebase(state, seconds)
                     s.filter.load_state_dict(loaded.get(_key(s), ()))
-        self._tables.clear()  # their windows are those of the last run
+        self.signals.invalidate()  # the tables' windows are those of the last run
 
     def close(self, step: int = 0) -> None:
         """Close every object that was started, in reverse order, each once; an error there is a failure, not raised."""

@@ -90,7 +90,7 @@ class Channel(NamedSignal):
     def is_muted(self, value: bool) -> None:
         with self._space.lock:
             self._muted = value
-            self._space.tables.clear()
+            self._space.invalidate()
 
     def connect(self, receiver: Any, sender: Any = ANY, weak: bool = True, *, priority: int = 0) -> Any:
         """Connect as blinker does; higher ``priority`` first, ties in order of first connection.
@@ -102,14 +102,20 @@ class Channel(NamedSignal):
         with self._space.lock:
             key = key_of(receiver)
             slot = self._slots.get(key)
-            if slot is None or slot.call is silent:
+            new = slot is None or slot.call is silent
+            if slot is None or new:
                 slot = self._slots[key] = Slot(self.kind, (-priority, next(self._space.tickets)))
-                self._fill(slot, receiver, weak)
-            elif slot.weak is not weak:
+            if new or slot.weak is not weak:
                 self._fill(slot, receiver, weak)  # as in blinker, the later flag wins
             slot.order = (-priority, slot.order[1])
-            super().connect(receiver, sender, weak)
-            self._space.tables.clear()
+            try:
+                super().connect(receiver, sender, weak)
+            except BaseException:  # a listener to receiver_connected forbids it
+                if new:
+                    self.disconnect(receiver)
+                raise
+            finally:
+                self._space.invalidate()
         return receiver
 
     def place(self, adapter: Adapter, priority: int, ticket: int | None, owner: Any) -> Slot:
@@ -128,7 +134,7 @@ class Channel(NamedSignal):
             super().disconnect(receiver, sender)
             if sender is ANY and (slot := self._slots.pop(key_of(receiver), None)) is not None:
                 slot.call = silent
-            self._space.tables.clear()
+            self._space.invalidate()
 
     def remove(self, slot: Slot) -> None:
         """Disconnect whatever receiver is in this slot."""
@@ -219,6 +225,12 @@ class Space(Namespace):
         self.tables: dict[type[Event], Any] = {}
         self.channels: dict[type[Event], Channel] = {}
 
+    def invalidate(self) -> None:
+        """Something has changed: forget the compiled tables, after they have said how often they were called."""
+        for table in self.tables.values():
+            table.settle()
+        self.tables.clear()
+
     def signal(self, name: str, doc: str | None = None) -> Channel:
         """The signal of the event called ``name``.
 
@@ -235,7 +247,7 @@ class Space(Namespace):
                 names = (kind.name if i == 1 else f"{kind.name}#{i}" for i in itertools.count(1))
                 name = next(n for n in names if n not in self)
                 self[name] = self.channels[kind] = Channel(name, self, kind)
-                self.tables.clear()
+                self.invalidate()
             return self.channels[kind]
 
     def live_slots(self) -> list[Slot]:

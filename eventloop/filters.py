@@ -203,6 +203,11 @@ class Table:
         """Publishes since the last sample."""
         return SPARSE - 1 - self.left if self._taken >= DENSE else 0
 
+    def settle(self) -> None:
+        """Count the publishes since the last sample, before this table is thrown away."""
+        for slot in self.always or self.current:
+            slot.owner.cost.count(self.unsampled)
+
     def quiet(self, state: Sequence[Any]) -> bool:
         """Whether every watched counter is still inside its window."""
         if self._shared:

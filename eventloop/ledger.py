@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, Protocol
 
-from .events import CheckpointSaved, EpochEnd, Event, GradientsReady, RunFailed, StepBegin, TrainEnd
+from .events import CheckpointSaved, EpochEnd, Event, GradientsReady, RunFailed, TrainEnd
 from .fold import Control
 from .ranks import Agreement
 from .requests import Evaluate, Keep, Report, Request, Save, SetLR, SkipUpdate, Stop
@@ -87,7 +87,7 @@ class Ledger:
         self._said: set[tuple[str, str, str]] = set()
         self._open: list[Asked] = []  # agreed on, and not yet carried out
 
-    def file(self, control: Control, event: Event, step: int) -> None:
+    def file(self, control: Control, event: Event, step: int, *, mid_update: bool = False) -> None:
         """Take in the requests of one dispatch; what nobody may ask at this event is refused."""
         immediate = event.name in ("train_begin", "eval_end", "epoch_end")
         for who, request in control.requests:
@@ -101,7 +101,7 @@ class Ledger:
                 self.settle_one(asked, "refused", step, why)
             else:
                 self.pending.append(asked)
-                if isinstance(request, Save) and isinstance(event, StepBegin | GradientsReady):
+                if isinstance(request, Save) and mid_update:
                     self.settle_one(asked, "deferred", step, "until the update in hand is done")
 
     def carry_out(self, acts: Acts, step: int, *, saves: bool = True) -> None:

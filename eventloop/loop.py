@@ -68,6 +68,9 @@ class Loop:
         CheckpointError: the checkpoint to resume does not exist or is damaged.
     """
 
+    _phase = "new"  # entered, running, over
+    _result: Result | None = None
+
     def __init__(
         self,
         model: Module,
@@ -91,38 +94,23 @@ class Loop:
         overwrite: bool = False,
     ) -> None:
         limits = Limits(max_epochs, max_steps, min_epochs, min_steps)
-        whole("accumulate", accumulate, least=1)
-        if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0):
-            raise ValueError(f"clip_norm={clip_norm!r} must be a number above 0")
-        if isinstance(eval_every, str) and eval_every != "epoch":
-            raise ValueError(f"eval_every={eval_every!r} must be 'epoch', None or a whole number of updates >= 1")
-        if eval_every != "epoch":
-            whole("eval_every", eval_every, least=1, optional=True)
-        if resume is not None and run_dir is None:
-            raise ValueError(f"resume={resume!r} needs a run_dir")
+        _check(accumulate, clip_norm, eval_every, resume, run_dir)
         optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
         run_id = uuid.uuid4().hex[:12]
         folder = None if run_dir is None else Folder(run_dir, run_id, resume, overwrite)
         self.bus = bus if bus is not None else Bus()
-        groups = Groups(optimizers)
-        self._progress = Progress(groups, run_id)
-        ledger = Ledger(Alone())
-        self._run = Run(self.bus, self._progress, ledger, Evaluation(model, evaluate), limits, folder)
-        self._window = Window(optimizers, groups, accumulate, scaler, clip_norm)
+        self._progress = Progress(Groups(optimizers), run_id)
+        self._run = Run(self.bus, self._progress, Ledger(Alone()), Evaluation(model, evaluate), limits, folder)
+        self._window = Window(optimizers, self._progress.groups, accumulate, scaler, clip_norm)
         self._course = Course(self._run, self._window, eval_every, Budget(self.bus, handler_budget))
         self._live = {"model": model, "optimizer": optimizer, "run_dir": run_dir and Path(run_dir), **(bind or {})}
         self._parts = {
             "model": unwrap(model),
             "optimizer": Optimizers(optimizers),
             **({} if scaler is None else {"scaler": scaler}),
-            "progress": self._progress,
-            "position": self._run.position,
-            "ledger": ledger,
+            **self._run.parts(),
             "random": self._course.random,
-            "bus": self.bus,
         }
-        self._phase = "new"  # entered, running, over
-        self._result: Result | None = None
         self._attach(list(callbacks))
 
     def _attach(self, things: list[object]) -> None:
@@ -288,3 +276,15 @@ class Loop:
         finally:
             self._result, control = self._run.end(error)
         control.raise_failures()
+
+
+def _check(accumulate: object, clip_norm: object, eval_every: object, resume: object, run_dir: object) -> None:
+    whole("accumulate", accumulate, least=1)
+    if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0):
+        raise ValueError(f"clip_norm={clip_norm!r} must be a number above 0")
+    if isinstance(eval_every, str) and eval_every != "epoch":
+        raise ValueError(f"eval_every={eval_every!r} must be 'epoch', None or a whole number of updates >= 1")
+    if eval_every != "epoch":
+        whole("eval_every", eval_every, least=1, optional=True)
+    if resume is not None and run_dir is None:
+        raise ValueError(f"resume={resume!r} needs a run_dir")

@@ -99,6 +99,7 @@ class Progress:
         self.groups = groups
         self.fields: list[Any] = list(TrainState(run_id=run_id, lr=groups.read()))
         self.losses: list[Any] = []
+        self.in_hand = False  # whether an update is
         self._shown = 0
         self._clock = clock
         self._since = clock()
@@ -155,7 +156,7 @@ class Progress:
 
     def begin_update(self) -> None:
         """The next update is in hand: the held rates come into force, nothing is fresh."""
-        fields = self.fields
+        fields, self.in_hand = self.fields, True
         fields[UPDATE] = fields[STEP] + 1
         if self.losses:
             self.losses, self._shown = [], 0
@@ -170,6 +171,7 @@ class Progress:
     def end_update(self, skipped: bool) -> None:
         """The update in hand is done, or was skipped."""
         self.fields[SKIPPED if skipped else STEP] += 1
+        self.in_hand = False
 
     def end_evaluation(self, cells: dict[str, Cell]) -> None:
         """One more evaluation; exactly these metrics are fresh."""

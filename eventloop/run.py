@@ -89,7 +89,7 @@ class Run:
         control = self.bus.dispatch(event, state)
         if control is not NOTHING:
             self.progress.adopt(control, state)
-            self.ledger.file(control, event, max(state.step, state.update))
+            self.ledger.file(control, event, max(state.step, state.update), mid_update=self.progress.in_hand)
         return control
 
     def _journal(self, entry: Entry) -> None:
@@ -200,6 +200,10 @@ class Run:
         if not callable(function):
             raise TypeError(f"carry_out({kind.__name__}, {function!r}): the second argument cannot be called")
         self._obeys[kind] = function
+
+    def parts(self) -> dict[str, Any]:
+        """What a checkpoint holds of the run itself."""
+        return {"progress": self.progress, "position": self.position, "ledger": self.ledger, "bus": self.bus}
 
     # -- beginning and end ---------------------------------------------------------------------------------------------
 

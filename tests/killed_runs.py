@@ -105,19 +105,23 @@ def save_on_a_full_disk(root, limit, pipe):
         pipe.send((type(error).__name__, str(error), sorted(path.name for path in Path(root).iterdir())))
 
 
-def train_on_a_full_disk(run_dir, limit, policy, pipe):
-    """Train with a disk that is full from step 3 on; send how it ended."""
+def train_with_a_disk_full_at_step_3(run_dir, policy, pipe):
+    """Train while the disk is full for one save; send how it ended."""
     logging.getLogger("eventloop").setLevel(logging.CRITICAL)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     saver = ModelCheckpoint(save_top_k=-1, every_steps=1)
     saver.failure = policy
 
-    class Fill:
+    class Disk:
         def on_step_begin(self, event, state):
             if state.step == 2:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+                resource.setrlimit(resource.RLIMIT_FSIZE, (6000, hard))
+
+        def on_handler_failed(self, event, state):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
     try:
-        result = train(RECIPE, run_dir, saver, Fill(), max_steps=4, max_epochs=None).loop.result
+        result = train(RECIPE, run_dir, saver, Disk(), max_steps=4, max_epochs=None).loop.result
         pipe.send((result.status, str(result), dict(result.failure_counts)))
     except OSError as error:
         pipe.send((type(error).__name__, str(error), error.__notes__))

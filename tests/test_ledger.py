@@ -71,7 +71,8 @@ class Acts:
 
 
 def ask_for(ledger, event, *replies, step=1):
-    ledger.file(Control([Reply(who, request) for who, request in replies]), event, step)
+    control = Control([Reply(who, request) for who, request in replies])
+    ledger.file(control, event, step, mid_update=isinstance(event, StepBegin | GradientsReady))
 
 
 def fates(ledger):

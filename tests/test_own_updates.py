@@ -4,7 +4,7 @@ import pytest
 import torch
 from loops import ask, batches, by_hand, loss_of, model_and_optimizer, recorded, train, weights
 
-from eventloop import (
+from eventloop import Event, Loop, Report, Request, Save, SetLR, SkipUpdate, Stop
     Loop,
     Request,
     SkipUpdate,
@@ -190,3 +190,30 @@ def test_fit_is_the_loop_in_one_call():
     result = fit(model, optimizer, batches(3), loss_of, **options)
     assert result == train(Loop(other, same, **options), other, batches(3))
     assert torch.equal(weights(model), weights(other))
+
+
+class Halfway(Event):
+    """An event of the script's own."""
+
+    name = "own_updates_halfway"
+
+
+def test_an_event_published_through_the_loop_is_heard_like_its_own(parts, tmp_path):
+    model, optimizer = parts
+    loop = Loop(model, optimizer, run_dir=tmp_path / "run", max_epochs=1, accumulate=2)
+    ask(loop, Halfway, (Report(measure=2.0), Save("half"), SetLR(0.5), Stop("seen")), name="listener")
+    seen = []
+    with loop:
+        for i, x in enumerate(loop.batches(batches(6)), 1):
+            loop.backward(loss_of(model, x))
+            loop.update()
+            if i == 3:
+                assert loop.publish(Halfway()).stop.who == "listener"
+                seen.append((dict(loop.state.held), loop.state.metrics["measure"]))
+    assert seen == [({"group_0": 0.5}, 2.0)]
+    assert [(e.request, e.fate, e.step, e.decided) for e in loop.result.ledger] == [
+        ("Save", "deferred", 2, 2),
+        ("Stop", "granted", 2, 2),
+        ("Save", "granted", 2, 2),
+    ]
+    assert (loop.result.step, loop.result.stopped_by) == (2, "listener")
