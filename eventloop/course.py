@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from .budget import Budget
 from .evaluation import batch_size
 from .events import EpochBegin, EpochEnd, GradientsReady, StepBegin, StepEnd
+from .fold import NOTHING
 from .limits import sized
 from .log import logger
 from .progress import EPOCH, SAMPLES, TOTAL
@@ -17,6 +18,7 @@ from .window import Window
 
 B = TypeVar("B")
 END: Final[Any] = object()
+STEP_BEGIN, GRADIENTS_READY, STEP_END, STEP_SKIPPED = StepBegin(), GradientsReady(), StepEnd(), StepEnd(skipped=True)
 UNREAD: Final[Any] = object()
 
 
@@ -64,7 +66,7 @@ class Course:
         self.epoch_open, self.exhausted, self.worked = True, False, True
         self._drawn = self._updated = 0
         self._opener, self._fetched = opener, False
-        self.run.tell(EpochBegin)
+        self.run.tell(EpochBegin())
 
     def leave_epoch(self) -> None:
         """`Loop.epochs` goes on: the body is done with its epoch."""
@@ -104,7 +106,7 @@ class Course:
         run.settle(saves=False)  # a save waits, so that the checkpoint is of an epoch that has ended
         self.epoch_open, run.position.resumed_at = False, None
         run.position.completed = completed or not (leaving or run.over())  # else a resumed run goes on in this epoch
-        run.tell(EpochEnd, completed=completed)
+        run.tell(EpochEnd(completed))
         run.settle()
 
     def _source(self, loader: Iterable[B]) -> tuple[Iterator[B], int]:
@@ -151,14 +153,15 @@ class Course:
         self.window.open = True
         self.window.micro = 0
         self.progress.begin_update()
-        self.run.tell(StepBegin)
+        self.run.tell(STEP_BEGIN)
 
     def make_update(self) -> None:
         """Use the window's gradients, unless a handler asks to skip the update."""
         norm = self.window.gradients()
         if norm is not None:
             self.progress.report({"grad_norm": norm})
-        if self.run.tell(GradientsReady).skip is None:
+        ready = self.run.tell(GRADIENTS_READY)
+        if ready is NOTHING or ready.skip is None:
             self.end_update(skipped=not self.window.step())
         else:
             self.window.drop()
@@ -168,7 +171,7 @@ class Course:
         """The update in hand is done, or was skipped. Requests are carried out here if no generator will do it."""
         self._close_update(skipped)
         self._updated += 1
-        self.run.tell(StepEnd, skipped=skipped)
+        self.run.tell(STEP_SKIPPED if skipped else STEP_END)
         self._budget.check(self.progress.step)
         if not self.drawing:
             self.boundary()
@@ -183,7 +186,7 @@ class Course:
         if self.window.open and not self.drawing:
             self.window.drop()
             self._close_update(skipped=True)
-            self.run.tell(StepEnd, skipped=True)
+            self.run.tell(STEP_SKIPPED)
 
     def finish(self) -> None:
         """Close what is open; then the last evaluation and the last save, each once, if anything was done here."""

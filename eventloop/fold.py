@@ -176,8 +176,13 @@ class Fold:
     def take(self, who: Subscription, answer: Any) -> TrainState:
         """Fold a handler's answer in; returns the state for the handlers behind it."""
         errors: list[Exception] = []
+        kind = type(answer)
         try:
-            if type(answer) in (tuple, list):
+            if kind is Report:  # the two that come at each update, first
+                self._report(who, answer, errors)
+            elif kind is SetLR:
+                self._set_lr(who, answer, errors)
+            elif kind is tuple or kind is list:
                 for request in answer:
                     self._one(who, request, errors)
             elif isinstance(answer, Control):

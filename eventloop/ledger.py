@@ -87,13 +87,14 @@ class Ledger:
         self._said: set[tuple[str, str, str]] = set()
         self._open: list[Asked] = []  # agreed on, and not yet carried out
 
-    def file(self, control: Control, event: Event, step: int, *, mid_update: bool = False) -> None:
+    def file(self, control: Control, event: Event, step: int, mid_update: bool = False) -> None:
         """Take in the requests of one dispatch; what nobody may ask at this event is refused."""
-        immediate = event.name in ("train_begin", "eval_end", "epoch_end")
         for who, request in control.requests:
-            if isinstance(request, Report | SetLR):
-                self.totals[type(request).__name__] += 1
+            kind = type(request)
+            if kind is Report or kind is SetLR:
+                self.totals[kind.__name__] += 1
                 continue
+            immediate = event.name in ("train_begin", "eval_end", "epoch_end")
             asked = Asked(who, request, event.name, step, immediate)
             if isinstance(request, SkipUpdate) and isinstance(event, GradientsReady):
                 self.settle_one(asked, "granted", step)

@@ -22,7 +22,7 @@ from .ranks import Alone
 from .requests import Request
 from .result import Result
 from .run import Run
-from .state import TrainState
+from .state import TrainState, checked_cells
 from .window import Window
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Loop:
         """Say that the gradients are there; with an update of your own obey ``.skip`` of what it returns."""
         self._begin()
         self._course.open_update()
-        return self._run.tell(GradientsReady)
+        return self._run.tell(GradientsReady())
 
     def step_end(self, loss: Any = None, *, skipped: bool = False, **metrics: Any) -> None:
         """In place of `backward` and `update`, where the update is your own code.
@@ -237,7 +237,7 @@ class Loop:
         course, progress = self._course, self._progress
         course.open_update()
         if loss is not None:
-            progress.losses.append(loss)
+            progress.losses.append(checked_cells({"loss": loss}, progress.step)["loss"].value)
         if metrics:
             progress.report(metrics)
         if not self._window.micro:  # else `backward` has counted them

@@ -56,15 +56,18 @@ class Groups:
         self._seen[name] = rate
         self._rates = MappingProxyType({**self._rates, name: float(rate)})
 
-    def write(self, rates: Mapping[str, float]) -> None:
-        """Set learning rates; a tensor is filled in place, for compiled code holds on to it."""
+    def write(self, rates: Mapping[str, float]) -> Mapping[str, float]:
+        """Set learning rates; a tensor is filled in place, for compiled code holds on to it. Returns all of them."""
+        known = self._rates
         for name, rate in rates.items():
-            group = self._named[name]
-            if hasattr(group["lr"], "fill_"):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = self._seen[name] = rate
-        self._rates = MappingProxyType({**self._rates, **rates})
+            if rate != known[name]:
+                group = self._named[name]
+                if group["lr"].__class__ is not float and hasattr(group["lr"], "fill_"):
+                    group["lr"].fill_(rate)
+                else:
+                    group["lr"] = self._seen[name] = rate
+        self._rates = rates if len(rates) == len(known) else MappingProxyType({**known, **rates})
+        return self._rates
 
     def parameters(self) -> Iterator[Any]:
         """Every parameter of every group."""
@@ -125,12 +128,10 @@ class Progress:
 
     def _show_losses(self) -> None:
         self._shown = len(self.losses)
-        parts = tuple([loss.detach() if hasattr(loss, "detach") else loss for loss in self.losses])
-        if len(parts) == 1:
-            self.report({"loss": parts[0]})
-        else:
-            cell = Cell(parts, max(self.fields[STEP], self.fields[UPDATE]))
-            self.fields[METRICS] = self.fields[METRICS].added({"loss": cell})
+        parts = tuple([loss.detach() if hasattr(loss, "detach") else float(loss) for loss in self.losses])
+        value = parts[0] if len(parts) == 1 else parts
+        cell = Cell(value, max(self.fields[STEP], self.fields[UPDATE]))
+        self.fields[METRICS] = self.fields[METRICS].added({"loss": cell})
 
     def report(self, metrics: Mapping[str, Any]) -> None:
         """Add metrics of the update in hand.
@@ -148,11 +149,7 @@ class Progress:
             return
         self.fields[METRICS], self.fields[HELD] = last.metrics, last.held
         if last.lr is not state.lr:
-            self._set_lr(last.lr)
-
-    def _set_lr(self, rates: Mapping[str, float]) -> None:
-        self.groups.write({name: rate for name, rate in rates.items() if rate != self.fields[LR][name]})
-        self.fields[LR] = self.groups.read()
+            self.fields[LR] = self.groups.write(last.lr)
 
     def begin_update(self) -> None:
         """The next update is in hand: the held rates come into force, nothing is fresh."""
@@ -165,7 +162,7 @@ class Progress:
             fields[METRICS] = metrics.aged()
         fields[LR] = self.groups.read()
         if fields[HELD]:
-            self._set_lr(fields[HELD])
+            fields[LR] = self.groups.write(fields[HELD])
             fields[HELD] = NO_LR
 
     def end_update(self, skipped: bool) -> None:

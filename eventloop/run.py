@@ -61,15 +61,18 @@ class Run:
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
-    def tell(self, kind: type[Event], **fields: Any) -> Control:
+    def tell(self, event: Event) -> Control:
         """Publish an event if anybody hears it; no snapshot is built otherwise.
 
         Raises:
             Exception: the first error of a handler under the policy ``raise``.
         """
-        if not self.bus.hears(kind, self.progress.fields):
+        if not self.bus.hears(type(event), self.progress.fields):
             return NOTHING
-        return self.publish(kind(**fields))
+        control = self._tell(event)
+        if control.failures:
+            control.raise_failures()
+        return control
 
     def publish(self, event: Event) -> Control:
         """Publish an event, and take over what the handlers reported and asked for.
@@ -83,13 +86,13 @@ class Run:
         return control
 
     def _tell(self, event: Event) -> Control:
-        self._told.add(event.__class__)
+        self._told.add(type(event))
         self._event = event
         state = self.progress.snapshot()
-        control = self.bus.dispatch(event, state)
+        control = self.bus.publish(event, state, False)
         if control is not NOTHING:
             self.progress.adopt(control, state)
-            self.ledger.file(control, event, max(state.step, state.update), mid_update=self.progress.in_hand)
+            self.ledger.file(control, event, max(state.step, state.update), self.progress.in_hand)
         return control
 
     def _journal(self, entry: Entry) -> None:
@@ -128,16 +131,16 @@ class Run:
         if self.position.evaluated_at == step:
             return None  # granted by that evaluation
         self.position.evaluated_at = step
-        self.tell(EvalBegin)
+        self.tell(EvalBegin())
         good, bad = cells(self.evaluation.run(), step)
         self.progress.end_evaluation(good)
         for sentence in bad.values():
             error = ReplyError(f"evaluate() returned: {sentence}")
             self.bus.record(Failure("evaluate", EvalEnd.name, step, error))
-            self.tell(HandlerFailed, subscription="evaluate", event=EvalEnd(), error=error)
+            self.tell(HandlerFailed("evaluate", EvalEnd(), error))
         if not good:
             logger().warning(f"the evaluation at step {step} returned no metric")
-        self.tell(EvalEnd)
+        self.tell(EvalEnd())
         return None
 
     def save(self, asked: list[Asked]) -> str | None:
@@ -153,7 +156,7 @@ class Run:
         except Exception as error:
             return self._save_failed(asked, error)
         self._saved_for = step, tags
-        self.tell(CheckpointSaved, path=str(checkpoint.path), step=step, tags=checkpoint.tags)
+        self.tell(CheckpointSaved(str(checkpoint.path), step, checkpoint.tags))
         return None
 
     def _tags(self, asked: list[Asked]) -> dict[str, set[str]]:

@@ -153,7 +153,7 @@ def train(recipe: Recipe, run_dir: Path | None, *callbacks: object, seed: int | 
         torch.rand(3)
         return {"eval_loss": functional.cross_entropy(model(samples.x), samples.y)}
 
-    stopper = EarlyStopping("eval_loss", patience=50, restore_best=True)
+    stopper = EarlyStopping("eval_loss", patience=10_000, restore_best=True)
     settings = {"max_epochs": 3, "clip_norm": 0.5, "accumulate": recipe.accumulate} | options
     settings |= {"evaluate": evaluate, "eval_every": recipe.evaluate_every, "run_dir": run_dir}
     schedule = WarmupCosine(3, recipe.total_steps)

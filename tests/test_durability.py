@@ -1,20 +1,18 @@
 """Promise 7: after a kill at any moment the newest committed checkpoint is whole and verified, the logs read clean."""
 
 import json
-import multiprocessing
 import os
 import random
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from itertools import count
-from multiprocessing import forkserver
 from pathlib import Path
 
 import killed_runs
 import pytest
 import torch
+from forks import FORKS, run, start, told
 from killed_runs import numbers
 from small_runs import Recipe, checkpoints, identical, leftovers, on_disk, train
 
@@ -22,35 +20,6 @@ from callbacks import ModelCheckpoint
 from eventloop import CheckpointError, read_metrics
 from eventloop.checkpoint import Checkpoint, Checkpoints
 from eventloop.rows import read_rows
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["killed_runs"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def preloaded():
-    with pytest.MonkeyPatch.context() as patch:  # before 3.12 the server does not look where this process looks
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        forkserver.ensure_running()
-
-
-def fork(function, *arguments, wait=True):
-    """Run a function of `killed_runs` in a process of its own; returns it, or how it ended."""
-    child = FORKS.Process(target=function, args=arguments)
-    child.start()
-    if not wait:
-        return child
-    child.join(60)
-    assert child.exitcode is not None, f"{function.__name__} did not end"
-    return child.exitcode
-
-
-def told(function, *arguments):
-    """What a function of `killed_runs` sends."""
-    here, there = FORKS.Pipe()
-    assert fork(function, *arguments, there) == 0
-    assert here.poll(0)
-    return here.recv()
 
 
 def latest(root):
@@ -88,7 +57,7 @@ def kill_again_and_again(run_dir, kills, longest):
     moments, newest, dead = random.Random(0), 0, None
     for _ in range(kills):
         here, there = FORKS.Pipe()
-        child = fork(killed_runs.train_until_killed, run_dir, there, wait=False)
+        child = start(killed_runs.train_until_killed, run_dir, there)
         assert here.poll(60)
         assert here.recv() == newest + 1
         assert not [name for name in names(run_dir / "checkpoints") if name.endswith(f"-{dead}")]
@@ -138,7 +107,7 @@ def test_a_crash_at_each_operation_of_a_save_leaves_the_old_or_the_new(tmp_path,
     for operation in count(1):
         root = tmp_path / str(operation)
         shutil.copytree(tmp_path / "before", root)
-        code = fork(killed_runs.die_in_save, root, step, value, operation)
+        code = run(killed_runs.die_in_save, root, step, value, operation)
         newest[assert_whole(root)] += 1
         if code == 0:
             break
@@ -339,7 +308,7 @@ def test_the_newest_is_told_by_its_number_not_by_the_clock(tmp_path):
 def test_nothing_is_unpickled_on_the_way_back(two_steps, tmp_path):
     run_dir = tmp_path / "run"
     shutil.copytree(two_steps, run_dir)
-    assert fork(killed_runs.resume_without_pickle, run_dir) == 0
+    assert run(killed_runs.resume_without_pickle, run_dir) == 0
 
 
 # -- what is left when a save goes wrong in the process itself ---------------------------------------------------------

@@ -8,10 +8,7 @@ import pytest
 import torch
 from loops import Sizeless, ask, batches, model_and_optimizer, recorded, train, weights
 
-from eventloop import (
-    Evaluate,
-    Loop,
-)
+from eventloop import Evaluate, Loop
 
 
 @pytest.fixture

@@ -4,10 +4,7 @@ import pytest
 from loops import ask, batches, model_and_optimizer, recorded, train
 
 from callbacks import EarlyStopping
-from eventloop import (
-    Loop,
-    Stop,
-)
+from eventloop import Loop, Stop
 
 
 @pytest.fixture

@@ -4,10 +4,7 @@ import pytest
 import torch
 from loops import Sizeless, ask, batches, loss_of, model_and_optimizer, recorded, train, weights
 
-from eventloop import (
-    Loop,
-    Stop,
-)
+from eventloop import Loop, Stop
 
 
 @pytest.fixture

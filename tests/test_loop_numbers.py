@@ -7,12 +7,7 @@ from loops import ask, batches, loss_of, model_and_optimizer, recorded, train, w
 
 from callbacks import WarmupCosine
 from callbacks.schedules import warmup_cosine
-from eventloop import (
-    ConflictError,
-    Loop,
-    ReplyError,
-    SetLR,
-)
+from eventloop import ConflictError, Loop, ReplyError, SetLR
 
 
 @pytest.fixture

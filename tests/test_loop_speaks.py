@@ -7,14 +7,7 @@ import pytest
 import torch
 from loops import ask, batches, model_and_optimizer, recorded, train
 
-from eventloop import (
-    Bus,
-    Event,
-    Loop,
-    Report,
-    Save,
-    Stop,
-)
+from eventloop import Bus, Event, Loop, Report, Save, Stop
 from eventloop.testing import Deliberate
 
 
@@ -309,3 +302,13 @@ def test_a_summary_that_fails_or_tells_something_else_costs_neither_the_result_n
     assert [str(f) for f in result.failures] == [
         "Talker failed at summary of step 1: ZeroDivisionError: division by zero"
     ]
+
+
+def test_the_loops_own_error_keeps_its_traceback_though_observers_of_it_fail_too(parts):
+    loop = Loop(*parts, max_steps=4)
+    for event in ("run_failed", "train_end"):
+        loop.bus.on(event, lambda event, state: 1 / 0, name=event)
+    with pytest.raises(Deliberate) as caught:
+        _fail(loop, Deliberate("planned"))
+    assert caught.traceback[-1].name == "_fail"
+    assert loop.result.failure_counts == {"run_failed": 1, "train_end": 1}

@@ -233,6 +233,23 @@ def test_a_circle_is_raised_by_a_strict_bus(strict_bus):
         strict_bus.publish(StepEnd())
 
 
+def test_a_circle_is_found_early_also_where_the_stack_may_grow_very_deep(bus):
+    called, limit = [], sys.getrecursionlimit()
+
+    def circles(event, state):
+        called.append(1)
+        bus.publish(StepEnd(), state)
+
+    bus.on(StepEnd, circles)
+    sys.setrecursionlimit(5000)
+    try:
+        control = bus.publish(StepEnd())
+    finally:
+        sys.setrecursionlimit(limit)
+    assert [type(f.error) for f in control.failures] == [PublishCycleError]
+    assert len(called) < 500
+
+
 def test_a_circle_through_handler_failed_is_a_failure_too_and_disturbs_nobody(bus):
     bus.on(StepEnd, lambda event, state: 1 / 0, name="fails")
     bus.on(StepEnd, lambda event, state: Save("behind"), name="behind")

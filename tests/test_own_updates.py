@@ -4,13 +4,7 @@ import pytest
 import torch
 from loops import ask, batches, by_hand, loss_of, model_and_optimizer, recorded, train, weights
 
-from eventloop import Event, Loop, Report, Request, Save, SetLR, SkipUpdate, Stop
-    Loop,
-    Request,
-    SkipUpdate,
-    Stop,
-    fit,
-)
+from eventloop import Event, Loop, Report, Request, Save, SetLR, SkipUpdate, Stop, fit
 
 
 @pytest.fixture

@@ -4,11 +4,7 @@ import pytest
 import torch
 from loops import ask, batches, by_hand, loss_of, model_and_optimizer, recorded, train, weights
 
-from eventloop import (
-    Loop,
-    Save,
-    SkipUpdate,
-)
+from eventloop import Loop, Save, SkipUpdate
 
 
 @pytest.fixture
