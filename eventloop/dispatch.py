@@ -21,7 +21,7 @@ from .failures import Failure, FailureLog, Policy
 from .filters import Table
 from .fold import NOTHING, Control, Fold
 from .log import logger
-from .requests import Request, Stop
+from .requests import Reply, Request, Stop
 from .state import TrainState
 from .subscription import Subscription, checked_policy
 
@@ -168,17 +168,22 @@ class Dispatcher:
         mine = f"thread {threading.current_thread().name!r} published {event.name}"
         return f"{mine} while {other}: a bus belongs to one thread at a time, give the other a Bus of its own"
 
-    def fail(self, who: Subscription, event: Event, state: TrainState, error: Exception) -> Request | None:
-        """Treat an error outside a dispatch, such as a save's, as this handler's failure; what its policy asks for."""
-        return self._failed(who, event, state, error)[1]
+    def fail(self, who: Subscription, event: Event, state: TrainState, error: Exception) -> Control:
+        """Treat an error outside a dispatch, such as a save's, as this handler's failure.
+
+        Returns:
+            What its policy and the handlers of ``handler_failed`` ask for.
+        """
+        _, request, told = self._failed(who, event, state, error)
+        return Control(() if request is None else (Reply(who.name, request),)) | told
 
     def _failed(
         self, who: Subscription, event: Event, state: TrainState, error: Exception
-    ) -> tuple[list[Failure], Request | None]:
+    ) -> tuple[list[Failure], Request | None, Control]:
         if isinstance(error, RecursionError | PublishCycleError):
             error = self._cycle(error)
         who.failed += 1
-        note, request = "", None
+        note, request, told_others = "", None, NOTHING
         if who.failure == "disable" and who.failed >= who.disable_after and who.state == "active":
             who.leave("switched off")
             note = f"; switched off after {who.failed} failures"
@@ -189,14 +194,14 @@ class Dispatcher:
         self.record(failure)
         if not isinstance(event, HandlerFailed):
             try:
-                self.dispatch(HandlerFailed(who.name, event, error), state)
+                told_others = self.dispatch(HandlerFailed(who.name, event, error), state)
             except PublishCycleError as circle:
                 self._cycle(circle)  # goes on to the outermost publish, unless this is it
                 failures.append(Failure(who.name, HandlerFailed.name, failure.step, circle))
                 self.record(failures[-1])
         if who.failure != "raise":
             forget_frames(error)
-        return failures, request
+        return failures, request, told_others
 
     def record(self, failure: Failure) -> None:
         """Keep a failure, and write one log record with its traceback the first time this handler fails."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 
 def shown(value: object) -> str:
     """The repr of what a user gave, also of what has none that works."""
@@ -20,15 +23,25 @@ def told(error: BaseException) -> str:
 
 
 def forget_frames(error: BaseException) -> None:
-    """Drop the tracebacks of an error and of those behind it: they keep alive every local of their frames."""
+    """Drop the tracebacks of an error and of those behind it: they keep alive every local of their frames.
+
+    An error that somebody up the stack is handling just now stands behind it too, and keeps its own.
+    """
+    here = set()  # of ids: a frame in a local of its own frame would be a cycle
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        here.add(id(frame))
+        frame = frame.f_back
     pending, seen = [error], set()
     while pending:
         one = pending.pop()
-        if id(one) not in seen:
-            seen.add(id(one))
-            one.__traceback__ = None
-            pending += [e for e in (one.__cause__, one.__context__) if e is not None]
-            pending += one.exceptions if isinstance(one, BaseExceptionGroup) else []
+        trace = one.__traceback__
+        if id(one) in seen or (one is not error and trace is not None and id(trace.tb_frame) in here):
+            continue
+        seen.add(id(one))
+        one.__traceback__ = None
+        pending += [e for e in (one.__cause__, one.__context__) if e is not None]
+        pending += one.exceptions if isinstance(one, BaseExceptionGroup) else []
 
 
 class EventLoopError(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from .errors import told
 from .events import Event
 from .subscription import Priority, Subscription
 
@@ -66,7 +67,13 @@ def _facts(s: Subscription, kind: type[Event]) -> str:
         facts.append(s.state)
     if getattr(s.owner, "touches_model", False):
         facts.append("touches the model")
-    describe = getattr(s.owner, "describe", None)
-    if describe is not None:
-        facts.append(str(describe()))
-    return ", ".join(facts)
+    return ", ".join(facts + described(s.owner))
+
+
+def described(thing: object) -> list[str]:
+    """What an object says of its settings, if it says anything; never an error of its own."""
+    describe = getattr(thing, "describe", None)
+    try:
+        return [] if describe is None else [str(describe())]
+    except Exception as error:
+        return [f"describe() failed: {told(error)}"]

@@ -163,7 +163,7 @@ class Fold:
         event: Event,
         state: TrainState,
         writers: MutableMapping[str, tuple[object, str]],
-        fail: Callable[[Subscription, Event, TrainState, Exception], tuple[list[Failure], Request | None]],
+        fail: Callable[[Subscription, Event, TrainState, Exception], tuple[list[Failure], Request | None, Control]],
         returned: Callable[[Control], None],
     ) -> None:
         self._event, self._given, self.state = event, state, state
@@ -215,7 +215,7 @@ class Fold:
 
     def failed(self, who: Subscription, error: Exception) -> TrainState:
         """Record that a handler raised ``error``."""
-        failures, request = self._fail(who, self._event, self.state, error)
+        failures, request, _ = self._fail(who, self._event, self.state, error)
         self._failures += failures
         if request is not None:
             self._replies.append(_reply(who.name, request))

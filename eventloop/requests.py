@@ -70,8 +70,8 @@ class SetLR(Request):
     lr: float | Mapping[str, float]
 
     def __init__(self, lr: float | Mapping[str, float]) -> None:
-        if lr.__class__ is dict and all([r.__class__ is float and 0.0 <= r < math.inf for r in lr.values()]):
-            rates: Any = MappingProxyType(lr.copy())  # the schedules' path, at each update
+        if lr.__class__ is dict and all(map(_is_rate, lr.values())):  # the schedules' path, at each update
+            rates: Any = MappingProxyType(lr.copy())
         elif isinstance(lr, Mapping):
             rates = MappingProxyType({str(group): _rate(value, group) for group, value in lr.items()})
         else:
@@ -96,6 +96,10 @@ class SetLR(Request):
 
 
 _set = object.__setattr__
+
+
+def _is_rate(value: Any) -> bool:
+    return value.__class__ is float and 0.0 <= value < math.inf
 
 
 def _rate(value: Any, group: object) -> float:

@@ -73,6 +73,11 @@ class Result:
         if self.failure_counts:
             failed = ", ".join(f"{name} {n}" for name, n in self.failure_counts.items())
             text += f"; handler failures: {failed}"
+        if self.refused:
+            refused = dict.fromkeys(
+                f"{e.request} by {e.who}" + (f" ({e.note})" if e.note else "") for e in self.refused
+            )
+            text += f"; refused: {', '.join(refused)}"
         return text
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from .bus import Bus
 from .deaf import waited_in_vain
-from .errors import ReplyError
+from .errors import ReplyError, told
 from .evaluation import Evaluation
 from .events import (
     CheckpointSaved,
@@ -52,6 +52,7 @@ class Run:
         self.began = False  # train_begin was published, so train_end will be
         self.position = Position()
         self.saved_at: tuple[int, int] | None = None  # step and evaluations
+        self._savers: set[str] = set()  # who has asked for a save in this run
         self._saved_for: tuple[int, dict[str, set[str]]] = -1, {}  # the step of the last checkpoint, and who asked
         self._obeys: dict[type[Request], Callable[[Any], object]] = {}
         self._told: set[type[Event]] = set()
@@ -166,18 +167,22 @@ class Run:
         for a in asked:
             if isinstance(a.request, Save):
                 tags.setdefault(a.who, set()).add(a.request.tag)
+        self._savers |= tags.keys() - {"Loop"}
         return tags
 
     def _save_failed(self, asked: list[Asked], error: Exception) -> str:
-        askers = [self.bus.find(a.who) for a in asked]
-        if any(who is None or who.failure == "raise" for who in askers):
-            error.add_note(f"while saving the checkpoint of step {self.progress.step}")
+        """By the policy of those who asked; of the savers of this run, where it is the loop's own last save."""
+        names = {a.who for a in asked} - {"Loop"} or self._savers
+        askers = [who for name in sorted(names) if (who := self.bus.find(name)) is not None]
+        state = self.progress.snapshot()
+        for who in askers:
+            asked_for = self.bus.fail(who, CheckpointSaved(step=state.step), state, error)
+            self.ledger.file(asked_for, HandlerFailed(who.name), state.step)
+        if not askers or any(who.failure == "raise" for who in askers):
+            by = ", ".join(who.name for who in askers) or "the loop"
+            error.add_note(f"while saving the checkpoint of step {state.step}, asked for by {by}")
             raise error
-        for who in filter(None, askers):
-            request = self.bus.fail(who, CheckpointSaved(), self.progress.snapshot(), error)
-            if request is not None:
-                self.ledger.pending.append(Asked(who.name, request, CheckpointSaved.name, self.progress.step))
-        return f"{type(error).__name__}: {error}"
+        return told(error)
 
     def keep(self, asked: Asked) -> None:
         """Note which checkpoints a saver wants."""

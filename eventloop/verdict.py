@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .bus import Bus
+from .explain import described
 from .ledger import Asked
 from .limits import Limits
 from .log import logger
@@ -35,5 +36,5 @@ def still_stands(known: Mapping[str, Any] | None, bus: Bus, limits: Limits) -> A
 
 
 def _terms(name: str, bus: Bus, limits: Limits) -> dict[str, Any]:
-    told = [thing.describe() for known, thing in bus.objects if known == name and hasattr(thing, "describe")]
+    told = [fact for known, thing in bus.objects if known == name for fact in described(thing)]
     return {"limits": dict(vars(limits)), "there": bus.find(name) is not None, "settings": told}
