@@ -27,6 +27,7 @@ from .subscription import Subscription, checked_policy
 
 BLANK: Final = TrainState()
 CYCLE: Final = 16  # so many publishes inside each other, where a RecursionError comes up, are a circle
+CIRCLES: Final = 50  # and so many of one event inside each other are one before the stack is full
 
 
 class Dispatcher:
@@ -84,14 +85,14 @@ class Dispatcher:
                 if answer is not None:
                     fold = fold or self._fold(event, state)
                     state = fold.take(slot.owner, answer)
+            if fold is None and not self._inner:
+                return NOTHING
+            return self._answer(fold or self._fold(event, state), _raising)
         except BaseException:  # an interrupt: what was asked for in it must not reach the next publish
             self._inner = []
             raise
         finally:
             self._busy = _nested  # a publish inside another leaves that one busy
-        if fold is None and not self._inner:
-            return NOTHING
-        return self._answer(fold or self._fold(event, state), _raising)
 
     def dispatch(self, event: Event, state: TrainState = BLANK) -> Control:
         """`publish` without raising: failures are in ``control.failures``."""
@@ -143,8 +144,11 @@ class Dispatcher:
 
     def _inside(self, event: Event, state: TrainState, raising: bool) -> Control:
         """A publish while publishing: runs at once, on its own table, and its requests reach the outer one too."""
-        if not _publishing(self, sys._getframe()):
+        above = _publishing(self, sys._getframe())
+        if not above:
             raise BusyBusError(self._busy_text(event))
+        if sum(type(e) is type(event) for e in above) > CIRCLES:
+            raise self._circle(above)
         outer, self._inner = self._inner, []
         try:
             control = self.publish(event, state, False, True)
@@ -219,10 +223,13 @@ class Dispatcher:
             return error
         if len(events) < CYCLE:
             return error  # a handler of its own recursion
+        raise self._circle(events) from None
+
+    def _circle(self, events: list[Event]) -> PublishCycleError:
         names = [e.name for e in events[:CYCLE]]
         size = next((n for n in range(1, CYCLE) if names[:-n] == names[n:]), CYCLE)
         circle = " > ".join([*reversed(names[:size]), names[size - 1]])
-        raise PublishCycleError(f"handlers publish in a circle: {circle}") from None
+        return PublishCycleError(f"handlers publish in a circle: {circle}")
 
     def _seconds(self) -> float:
         return self.clock() - self._origin

@@ -5,7 +5,7 @@ import logging
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, run_state_machine_as_test
 
 from eventloop import Bus, EvalEnd, Event, HandlerFailed, Save, StepEnd
 from eventloop.testing import Deliberate
@@ -190,3 +190,9 @@ class BusAgainstList(RuleBasedStateMachine):
 
 TestBusAgainstList = BusAgainstList.TestCase
 TestBusAgainstList.settings = settings(stateful_step_count=50)
+
+
+@pytest.mark.storm
+def test_the_bus_against_a_list_for_a_long_time():
+    random = settings(settings.get_profile("random"), stateful_step_count=100)
+    run_state_machine_as_test(BusAgainstList, settings=random)

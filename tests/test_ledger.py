@@ -351,7 +351,7 @@ def test_a_save_that_fails_for_an_asker_under_raise_ends_the_run(parts, tmp_path
     ask(loop, "step_end", Save(), name="careful", failure="raise")
     with pytest.raises(FileExistsError) as caught:
         train(loop, model, batches(3))
-    assert caught.value.__notes__ == ["while saving the checkpoint of step 1"]
+    assert caught.value.__notes__ == ["while saving the checkpoint of step 1, asked for by careful, careless"]
     assert loop.result.status == "failed"
 
 

@@ -55,6 +55,15 @@ def test_requests_go_to_the_inner_publisher_and_to_the_outer_one(bus):
     assert (control.stop.who, control.save) == ("asks", {"inner", "outer"})
 
 
+def test_the_requests_stand_in_the_order_in_which_they_were_made_nested_ones_too(bus):
+    bus.on(StepEnd, publishing(bus, EvalEnd, False), name="publishes")
+    bus.on(StepEnd, lambda event, state: Stop("later"), name="later")
+    bus.on(EvalEnd, lambda event, state: Stop("earlier"), name="earlier")
+    control = bus.publish(StepEnd())
+    assert [r.who for r in control.requests] == ["earlier", "later"]
+    assert control.stop.reason == "earlier"
+
+
 @pytest.mark.parametrize("returns", [False, True], ids=["keeps", "returns"])
 def test_a_nested_request_is_counted_once_whether_the_control_is_returned_or_not(bus, returns):
     bus.on(StepEnd, publishing(bus, EvalEnd, returns), name="publishes")
