@@ -86,6 +86,7 @@ class ModelCheckpoint(Callback):
         self._run_dir: Path | None = None
         self._bus: Bus | None = None
         self._looked: tuple[int, float] | None = None  # step and seconds at the last look, where both decide
+        self._scores: Mapping[int, float | None] = {}  # loaded, for a manifest knows only what was fresh at the save
         self._forget()
 
     def _forget(self) -> None:
@@ -130,8 +131,10 @@ class ModelCheckpoint(Callback):
             me, root = self._bus.name_of(self), self._run_dir / "checkpoints"
             for checkpoint in Checkpoints(root, state.run_id).list():
                 if checkpoint.run_id == state.run_id and me in checkpoint.asked_by:
-                    self._kept[checkpoint.step] = checkpoint.metrics.get(self.monitor or "")
+                    step, score = checkpoint.step, checkpoint.metrics.get(self.monitor or "")
+                    self._kept[step] = self._scores.get(step, score)
                     self._folder = root
+        self._scores = {}
         return self._keep()
 
     def on_step_end(self, event: StepEnd, state: TrainState) -> Save:
@@ -214,12 +217,14 @@ class ModelCheckpoint(Callback):
         return {"monitor": self.monitor, **best}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it looked last. What it has kept is told by the manifests: a checkpoint cannot know its own file."""
-        return {"looked": None if self.every_steps is None or self.every_seconds is None else self._looked}
+        """Where it looked last, and the scores. Which checkpoints stand is told by the manifests alone."""
+        looked = None if self.every_steps is None or self.every_seconds is None else self._looked
+        return {"looked": looked, "monitor": self.monitor, "scores": {**self._kept, **self._asked}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self._looked = state["looked"]
+        self._scores = state["scores"] if state["monitor"] == self.monitor else {}
 
     def describe(self) -> str:
         """What it keeps, in words."""

@@ -194,5 +194,5 @@ TestBusAgainstList.settings = settings(stateful_step_count=50)
 
 @pytest.mark.storm
 def test_the_bus_against_a_list_for_a_long_time():
-    random = settings(settings.get_profile("random"), stateful_step_count=100)
+    random = settings(settings.get_profile("random"), stateful_step_count=50)
     run_state_machine_as_test(BusAgainstList, settings=random)

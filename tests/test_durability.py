@@ -219,7 +219,9 @@ def test_a_saver_whose_failure_stops_the_run_stops_it_and_the_next_run_goes_on(t
     assert text.startswith("stopped after update 3 by ModelCheckpoint: ")
     assert "failed: OSError: " in text
     assert (on_disk(tmp_path), leftovers(tmp_path)) == ({1, 2, 3}, [])  # the last save of the run found room
-    rest = train(killed_runs.RECIPE, tmp_path, resume="auto", max_steps=4, max_epochs=None)
+    saver = ModelCheckpoint(save_top_k=-1, every_steps=1)
+    saver.failure = "stop"
+    rest = train(killed_runs.RECIPE, tmp_path, saver, resume="auto", max_steps=4, max_epochs=None)
     assert len(rest.losses) == 1  # a failure is no verdict on the run
 
 
@@ -356,6 +358,14 @@ def test_a_checkpoint_goes_when_no_saver_wants_it(tmp_path):
     assert [c.step for c in service.list()] == [1, 2, 4, 6]  # 4: c has never said what it wants; 6 is the newest
     service.keep("a", frozenset())
     assert [c.step for c in service.list()] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("hint", ["step-00000001", "", None], ids=["one behind", "empty", "gone"])
+def test_neither_the_newest_nor_what_the_hint_names_is_ever_removed(tmp_path, hint):
+    service = first_saves(tmp_path)
+    (tmp_path / "latest").unlink() if hint is None else (tmp_path / "latest").write_text(hint)
+    service.keep("saver", frozenset())
+    assert [c.step for c in service.list()] == ([1, 2] if hint else [2])
 
 
 def test_a_step_saved_again_keeps_who_asked_and_every_score(tmp_path):

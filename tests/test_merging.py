@@ -130,3 +130,10 @@ def test_a_publish_that_nobody_answers_costs_no_object_and_asks_for_nothing(bus)
     bus.on(StepEnd, lambda event, state: None, name="silent")
     assert bus.publish(StepEnd()) is bus.publish(StepBegin())
     assert asked(bus.publish(StepEnd())) == (False, frozenset(), False, False, 0)
+
+
+def test_a_control_tells_who_asked_for_what_in_its_repr():
+    control = Control([Reply("saver", Save("best")), Reply("stopper", Stop("enough"))])
+    assert repr(control) == (
+        "Control([Reply(who='saver', request=Save(tag='best')), Reply(who='stopper', request=Stop(reason='enough'))])"
+    )

@@ -201,6 +201,20 @@ def test_a_saver_that_is_new_in_a_resumed_run_counts_from_there(options):
     assert asked == [900]
 
 
+def test_a_saver_that_is_new_in_a_resumed_run_counts_seconds_from_its_begin():
+    saver = ModelCheckpoint(every_steps=1000, every_seconds=100)
+    states = [TrainState(step=n, elapsed=10.0 * n - 8305) for n in range(840, 850)]
+    _, asked = looks(saver, states, resumed=True, state={"callbacks": {}, "filters": {}})
+    assert asked == [841]
+
+
+def test_seconds_that_are_new_in_a_resumed_run_count_from_there():
+    first, second = ModelCheckpoint(every_steps=100), ModelCheckpoint(every_steps=100, every_seconds=1e6)
+    bus, asked = looks(first, [TrainState(step=n) for n in range(251)])
+    _, more = looks(second, [TrainState(step=n) for n in range(250, 305)], resumed=True, state=bus.state_dict())
+    assert (asked, more) == ([100, 200], [300])
+
+
 def test_a_counter_that_went_back_fires_nothing():
     saver = ModelCheckpoint(every_steps=10, every_seconds=1e6)
     bus, _ = looks(saver, [TrainState(step=n) for n in range(25)])
@@ -226,6 +240,17 @@ def test_a_score_counts_at_an_epochs_end_only_if_it_is_fresh():
     assert bus.publish(EpochEnd(), state).save == {"epoch"}  # the score is of step 3
     bus.publish(CheckpointSaved("checkpoints/step-00000004", 4), state)
     assert (saver.best_step, saver.best_score) == (3, 0.5)
+
+
+def test_a_score_is_kept_though_an_evaluation_comes_between_it_and_the_save():
+    bus, saver = Bus(failure="raise"), ModelCheckpoint("loss", save_top_k=2, every_steps=1, every_epochs=1)
+    bus.attach(saver)
+    state = TrainState(epoch=1).begin_update().end_update().report(loss=0.5)
+    assert bus.publish(StepEnd(), state).save == {"step"}
+    state = state.end_evaluation({"eval_acc": 0.9})
+    assert bus.publish(EpochEnd(), state).save == {"epoch"}
+    bus.publish(CheckpointSaved("checkpoints/step-00000001", 1), state)
+    assert (saver.best_step, saver.best_score) == (1, 0.5)
 
 
 # -- refused and failed ------------------------------------------------------------------------------------------------
@@ -270,6 +295,34 @@ def test_the_list_is_rebuilt_from_the_manifests(tmp_path):
     assert (again.best_step, again.best_score) == (5, 0.4)
     assert again.best_path == tmp_path / "checkpoints" / "step-00000005"
     assert on_disk(tmp_path) == {2, 5}
+
+
+def test_the_list_is_rebuilt_with_the_scores_that_were_judged(tmp_path):
+    options = {"scores": SCORES, "eval_every": 2, "max_steps": 4}
+    first = ModelCheckpoint("loss", save_top_k=2, every_steps=2)  # the loss of step n is -(n - 1)
+    count(tmp_path, first, **options)
+    assert (first.best_step, first.best_score) == (4, -3.0)
+    assert "loss" not in checkpoints(tmp_path)[4].metrics  # fresh was what the evaluation had reported
+    again = ModelCheckpoint("loss", save_top_k=2, every_steps=2)
+    count(tmp_path, again, resume="auto", **options)
+    assert (again.best_step, again.best_score) == (4, -3.0)
+    other = ModelCheckpoint("eval_loss", save_top_k=2, every_steps=2)
+    bus = Bus()
+    bus.attach(other, name="ModelCheckpoint(loss)")  # the state of the name is of another monitor
+    count(tmp_path, bus=bus, resume="auto", **options)
+    assert other._kept == {}
+
+
+def test_each_saver_finds_its_own_again(tmp_path):
+    scores = {1: 0.9, 2: 0.1, 3: 0.2, 4: 0.9, 5: 0.9, 6: 0.9, 7: 0.9, 8: 0.9, 9: 0.9}
+
+    def savers():
+        return ModelCheckpoint(save_top_k=2, every_steps=4), ModelCheckpoint("eval_loss", save_top_k=2)
+
+    count(tmp_path, *savers(), scores=scores, max_steps=9)
+    assert on_disk(tmp_path) == {2, 3, 4, 8, 9}
+    count(tmp_path, *savers(), scores=scores, max_steps=9, resume="auto")
+    assert on_disk(tmp_path) == {2, 3, 4, 8, 9}
 
 
 def test_the_limit_is_a_setting_and_the_new_one_counts_on_resume(tmp_path):

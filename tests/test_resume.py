@@ -510,7 +510,8 @@ def test_the_state_that_was_loaded_does_not_hang_on_the_file(tmp_path):
     class Destroys:
         def on_train_begin(self, event, state):
             for file in (tmp_path / "checkpoints" / "step-00000004").iterdir():
-                file.write_bytes(b"")
+                with file.open("r+b") as damaged:
+                    damaged.write(bytes(file.stat().st_size))
 
     rest = train(Recipe(), tmp_path, Destroys(), resume="auto", max_steps=6, max_epochs=None)
     assert identical((rest.losses, rest.optimizer), (whole.losses[4:], whole.optimizer))

@@ -1,4 +1,7 @@
-"""``python -m tests.benchmarks``: measure, print a table, keep the figures."""
+"""``python -m tests.benchmarks``: measure, print a table, keep the figures.
+
+Where other jobs share the cores, ``nice -n -10 make bench`` (as root) steadies it; the ratios count, not the times.
+"""
 
 from __future__ import annotations
 

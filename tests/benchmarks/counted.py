@@ -105,8 +105,8 @@ def syncs(size: Size) -> Iterator[Row]:
     for who, callbacks in kinds.items():
         quiet, asked, elsewhere = fetches(callbacks)
         yield Row(f"{who} each {ASK_EVERY} updates: fetches at the {len(quiet)} others", sum(quiet), unit="", target=0)
-        yield Row("  fetches at one where they do, at most", max(asked), unit="", target=1)
-        yield Row("  numbers read from tensors by anybody else", elsewhere, unit="", target=0)
+        yield Row("- fetches at one where they do, at most", max(asked), unit="", target=1)
+        yield Row("- numbers read from tensors by anybody else", elsewhere, unit="", target=0)
 
 
 class Busy:

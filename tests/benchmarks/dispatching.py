@@ -64,7 +64,7 @@ def publish(size: Size) -> Iterator[Row]:
             yield Row.of(what, compare(ours, base, size.rounds), target)
         smallest = per_unit(partial(publishing, plain.Smallest(StepEnd, functions)), times)
         found = compare(per_unit(partial(publishing, bus), times), smallest, size.rounds)
-        yield Row.of("  the same functions / the smallest dispatcher that isolates", found)
+        yield Row.of("- the same functions / the smallest dispatcher that isolates", found)
 
 
 def unheard(size: Size) -> Iterator[Row]:

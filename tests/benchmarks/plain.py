@@ -87,7 +87,7 @@ def step_calls(begin: tuple[Handler, ...], end: tuple[Handler, ...], event: Any,
 WARM_UP: Final = 50  # updates, of the learning rate and before the clock is read
 BASE_LR: Final = 0.01
 LOG_EVERY: Final = 50
-EVAL_EVERY: Final = 250
+EVAL_EVERY: Final = 500
 PATIENCE: Final = 1000  # it watches, and never stops
 TOP_K: Final = 2
 

@@ -27,5 +27,5 @@ class Size:
     events: int
 
 
-FULL: Final = Size(rounds=40, calls=20_000, pairs=20, updates=250, logged=600, events=1_000_000)
+FULL: Final = Size(rounds=40, calls=20_000, pairs=20, updates=500, logged=600, events=1_000_000)
 QUICK: Final = Size(rounds=7, calls=5_000, pairs=4, updates=50, logged=150, events=100_000)

@@ -91,4 +91,4 @@ def slow(size: Size) -> Iterator[Row]:
     what = "publish of step_end with two loggers at every step, 50 ms a write"
     yield Row(f"{what} / this disk", felt.mean / 1e3, usual.mean / 1e3, "us", target=20.0)
     longest = felt.longest / 1e6, usual.longest / 1e6
-    yield Row("  the longest of them on the wall, less than one write", *longest, "ms", target=DELAY * 1e3)
+    yield Row("- the longest of them on the wall, less than one write", *longest, "ms", target=DELAY * 1e3)
