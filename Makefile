@@ -39,7 +39,7 @@ integrations: setup-test ## tests with other frameworks and several processes
 	$(ONE_THREAD) $(BIN)/python -m pytest -m integration $(ARGS) tests
 
 storm: setup-test ## long randomized runs and kills
-	$(ONE_THREAD) $(BIN)/python -m pytest -m storm $(ARGS) tests
+	HYPOTHESIS_PROFILE=random $(ONE_THREAD) $(BIN)/python -m pytest -m storm $(ARGS) tests
 
 clean: ## remove the environment, caches and built files (runs/ is yours and stays)
 	rm -rf .venv .venv-tools .pytest_cache .mypy_cache .ruff_cache .hypothesis site build dist bench-out*

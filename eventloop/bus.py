@@ -183,7 +183,7 @@ class Bus(Dispatcher):
                     self._names.release(name)
 
     def _subscriptions(self) -> Iterator[Subscription]:
-        return (s for handle in self._handles for s in handle.subscriptions)
+        return (s for handle in tuple(self._handles) for s in handle.subscriptions)
 
     def signal(self, kind: type[Event] | str) -> Channel:
         """The live `blinker.NamedSignal` of an event: whatever blinker code does with it acts on this bus."""
@@ -251,12 +251,11 @@ class Bus(Dispatcher):
         self._roster.start()
         seconds, loaded = self._seconds(), self._filters if event.resumed else {}
         self._filters = {}
-        for handle in self._handles:
-            for s in handle.subscriptions:
-                s.begin_run()
-                if s.filter is not None:
-                    s.filter.rebase(state, seconds)
-                    s.filter.load_state_dict(loaded.get(_key(s), ()))
+        for s in self._subscriptions():
+            s.begin_run()
+            if s.filter is not None:
+                s.filter.rebase(state, seconds)
+                s.filter.load_state_dict(loaded.get(_key(s), ()))
         self.signals.invalidate()  # the tables' windows are those of the last run
 
     def close(self, step: int = 0) -> None:

@@ -39,10 +39,10 @@ class Dispatcher:
         self.signals = Space(weakref.ref(self))
         self.failures = FailureLog()
         self._tables: dict[type[Event], Table] = self.signals.tables
-        self._writers: dict[str, tuple[object, str]] = {}
+        self.writers: dict[str, tuple[object, str]] = {}  # who sets each group's learning rate: origin and name
         self._origin = clock()
         self._busy = False
-        self._inner: list[Control] = []
+        self.inner: list[Control] = []  # answers to publishes inside the one that runs, not yet merged
 
     def publish(self, event: Event, state: TrainState = BLANK, _raising: bool = True, _nested: bool = False) -> Control:
         """Call every handler that is due, in order, and return their requests.
@@ -85,11 +85,11 @@ class Dispatcher:
                 if answer is not None:
                     fold = fold or self._fold(event, state)
                     state = fold.take(slot.owner, answer)
-            if fold is None and not self._inner:
+            if fold is None and not self.inner:
                 return NOTHING
             return self._answer(fold or self._fold(event, state), _raising)
         except BaseException:  # an interrupt: what was asked for in it must not reach the next publish
-            self._inner = []
+            self.inner = []
             raise
         finally:
             self._busy = _nested  # a publish inside another leaves that one busy
@@ -99,9 +99,6 @@ class Dispatcher:
         return self.publish(event, state, False)
 
     def _answer(self, fold: Fold, raising: bool) -> Control:
-        for inner in self._inner:  # requests made at a publish inside this one count here too
-            fold.merge(inner)
-        self._inner = []
         control = fold.control()
         if raising and control.failures:
             control.raise_failures()
@@ -118,12 +115,7 @@ class Dispatcher:
         return bool(table.current) or not table.quiet(counters)
 
     def _fold(self, event: Event, state: TrainState) -> Fold:
-        return Fold(event, state, self._writers, self._failed, self._returned)
-
-    def _returned(self, control: Control) -> None:
-        """A handler has returned the control of its own nested publish: it is not to be merged a second time."""
-        parts = {id(part) for part in control.parts}
-        self._inner = [inner for inner in self._inner if id(inner) not in parts]
+        return Fold(self, event, state)
 
     def _compile(self, kind: type[Event]) -> Table:
         if not (isinstance(kind, type) and issubclass(kind, Event)):
@@ -149,11 +141,11 @@ class Dispatcher:
             raise BusyBusError(self._busy_text(event))
         if sum(type(e) is type(event) for e in above) > CIRCLES:
             raise self._circle(above)
-        outer, self._inner = self._inner, []
+        outer, self.inner = self.inner, []
         try:
             control = self.publish(event, state, False, True)
         finally:
-            self._inner = outer
+            self.inner = outer
         if control is not NOTHING:
             outer.append(control)
             if raising:
@@ -178,12 +170,13 @@ class Dispatcher:
         Returns:
             What its policy and the handlers of ``handler_failed`` ask for.
         """
-        _, request, told = self._failed(who, event, state, error)
+        _, request, told = self.failed(who, event, state, error)
         return Control(() if request is None else (Reply(who.name, request),)) | told
 
-    def _failed(
+    def failed(
         self, who: Subscription, event: Event, state: TrainState, error: Exception
     ) -> tuple[list[Failure], Request | None, Control]:
+        """Record a failure, tell the others, and do what the policy says; see `fold.Publisher`."""
         if isinstance(error, RecursionError | PublishCycleError):
             error = self._cycle(error)
         who.failed += 1
@@ -241,7 +234,7 @@ class Dispatcher:
     def begin_run(self, event: TrainBegin, state: TrainState) -> None:
         """A run starts clean: failures, costs, claims on learning rates, and filters unless they were loaded."""
         self.failures.clear()
-        self._writers.clear()
+        self.writers.clear()
         self._origin = self.clock() - state.elapsed
         for slot in self.signals.live_slots():
             if slot.owner is not None and slot.owner.foreign:

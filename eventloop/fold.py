@@ -6,9 +6,9 @@ of it, the bus's answer to a publish.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .errors import ConflictError, ReplyError, shown
 from .events import Event
@@ -56,7 +56,7 @@ class Control:
         self._parts: tuple[Control, ...] = ()  # what a union was made of
 
     def apply(self, state: TrainState) -> TrainState:
-        """The state as the last handler saw it: every report and learning rate folded in, in order."""
+        """The state with every report and learning rate folded in, those of nested publishes too, in order."""
         if self._last is not None and state is self._given:
             return self._last
         for change in self._changes:
@@ -134,40 +134,32 @@ def _reply(who: str, request: Request) -> Reply:
     return tuple.__new__(Reply, (who, request))  # a third of what the named constructor costs
 
 
+class Publisher(Protocol):
+    """What a fold needs of the bus that publishes."""
+
+    writers: dict[str, tuple[object, str]]
+    inner: list[Control]
+
+    def failed(
+        self, who: Subscription, event: Event, state: TrainState, error: Exception
+    ) -> tuple[list[Failure], Request | None, Control]:
+        """Record a failure; returns it, what its policy asks for, and what the others said to it."""
+        ...
+
+
 class Fold:
     """The replies of one dispatch so far, and the state they have made.
 
     Args:
+        bus: what publishes.
         event: what is published.
         state: the snapshot given to the first handler.
-        writers: who sets each group's learning rate, over the whole run: origin and name.
-        fail: how the bus records a failure; it returns the request that the failing handler's policy makes, if any.
-        returned: called with the control of a nested publish that a handler has returned.
     """
 
-    __slots__ = (
-        "_changes",
-        "_event",
-        "_fail",
-        "_failures",
-        "_given",
-        "_owners",
-        "_replies",
-        "_returned",
-        "_writers",
-        "state",
-    )
+    __slots__ = ("_bus", "_changes", "_event", "_failures", "_given", "_owners", "_replies", "state")
 
-    def __init__(
-        self,
-        event: Event,
-        state: TrainState,
-        writers: MutableMapping[str, tuple[object, str]],
-        fail: Callable[[Subscription, Event, TrainState, Exception], tuple[list[Failure], Request | None, Control]],
-        returned: Callable[[Control], None],
-    ) -> None:
-        self._event, self._given, self.state = event, state, state
-        self._writers, self._fail, self._returned = writers, fail, returned
+    def __init__(self, bus: Publisher, event: Event, state: TrainState) -> None:
+        self._bus, self._event, self._given, self.state = bus, event, state, state
         self._owners: dict[str, Subscription] = {}
         self._replies: list[Reply] = []
         self._failures: list[Failure] = []
@@ -177,6 +169,8 @@ class Fold:
         """Fold a handler's answer in; returns the state for the handlers behind it."""
         errors: list[Exception] = []
         kind = type(answer)
+        if self._bus.inner:
+            self._merge_inner(answer)
         try:
             if kind is Report:  # the two that come at each update, first
                 self._report(who, answer, errors)
@@ -186,8 +180,7 @@ class Fold:
                 for request in answer:
                     self._one(who, request, errors)
             elif isinstance(answer, Control):
-                self._returned(answer)
-                self.merge(answer)
+                self._merge(answer)
             else:
                 self._one(who, answer, errors)
         except Exception as error:  # a value that cannot even be looked at
@@ -195,6 +188,14 @@ class Fold:
         if errors:  # one reply is one failure, whatever is wrong with it
             self.failed(who, errors[0] if len(errors) == 1 else type(errors[0])("; ".join(map(str, errors))))
         return self.state
+
+    def _merge_inner(self, answer: Any = None) -> None:
+        """Requests made at a publish inside this one count here too, in their place; a returned control only once."""
+        returned = {id(part) for part in answer.parts} if isinstance(answer, Control) else ()
+        inner, self._bus.inner = self._bus.inner, []
+        for control in inner:
+            if id(control) not in returned:
+                self._merge(control)
 
     def _one(self, who: Subscription, request: Any, errors: list[Exception]) -> None:
         if isinstance(request, Report):
@@ -206,7 +207,7 @@ class Fold:
         else:
             errors.append(ReplyError(_refusal(who.name, request)))
 
-    def merge(self, control: Control) -> None:
+    def _merge(self, control: Control) -> None:
         """Add the answer to a nested publish: requests in the names of those who made them, what they changed."""
         self._replies += control.requests
         self._failures += control.failures
@@ -215,7 +216,8 @@ class Fold:
 
     def failed(self, who: Subscription, error: Exception) -> TrainState:
         """Record that a handler raised ``error``."""
-        failures, request, _ = self._fail(who, self._event, self.state, error)
+        self._merge_inner()
+        failures, request, _ = self._bus.failed(who, self._event, self.state, error)
         self._failures += failures
         if request is not None:
             self._replies.append(_reply(who.name, request))
@@ -223,6 +225,8 @@ class Fold:
 
     def control(self) -> Control:
         """The answer to the publish."""
+        if self._bus.inner:
+            self._merge_inner()
         return Control(self._replies, self._failures, self._changes, self._given, self.state)
 
     def _report(self, who: Subscription, request: Report, errors: list[Exception]) -> None:
@@ -240,7 +244,7 @@ class Fold:
         self._change("metrics", good)
 
     def _set_lr(self, who: Subscription, request: SetLR, errors: list[Exception]) -> None:
-        known, writers, rates = self.state.lr, self._writers, {}
+        known, writers, rates = self.state.lr, self._bus.writers, {}
         for group, rate in request.by_group(known or ("group_0",)).items():
             if known and group not in known:
                 errors.append(ReplyError(f"{who.name} sets the rate of {group!r}; the groups are {', '.join(known)}"))
