@@ -126,7 +126,8 @@ class Bus(Dispatcher):
     ) -> Iterator[Subscription]:
         methods = {_event_of(title, event): method for event, method in handlers_of(thing).items()}
         if not methods:
-            raise TypeError(f"{title} has no on_<event> method, so there is nothing to attach")
+            hint = f"; subscribe a function with bus.on(StepEnd, {title})" if callable(thing) else ""
+            raise TypeError(f"{title} has no on_<event> method, so there is nothing to attach{hint}")
         own = {event_class(event): value for event, value in getattr(thing, "options", dict)().items()}
         given = {event_class(event): value for event, value in options.items()}
         if strangers := [kind.name for kind in (*own, *given) if kind not in methods]:

@@ -18,7 +18,8 @@ from .events import (
     StepEnd,
     TrainEnd,
 )
-from .subscription import Priority
+from .subscription import Priority, Subscription
+from .totals import Totals
 
 SELDOM: Final = (Event, CheckpointSaved, HandlerFailed, RunFailed, TrainEnd)  # nobody misses these
 TAKERS: Final = (Priority.LOG, Priority.LAST)  # loggers and the journal take what comes, and wait for nothing
@@ -33,10 +34,14 @@ def waited_in_vain(bus: Bus, told: Collection[type[Event]]) -> Iterator[str]:
     for kind in list(bus.signals.channels):
         if kind in told or kind in SELDOM:
             continue
-        here = [s for s in bus.order(kind) if s.event is kind and s.filter is None and s.priority not in TAKERS]
+        here = [s for s in bus.order(kind) if s.event is kind and s.filter is None and not _takes_what_comes(s)]
         waiting = sorted({s.name for s in here if (s.name, kind.name) not in called})
         if waiting:
             yield f"{', '.join(waiting)} waited for {kind.name}; {_advice(kind)}"
+
+
+def _takes_what_comes(subscription: Subscription) -> bool:
+    return subscription.priority in TAKERS or isinstance(subscription.owner, Totals)
 
 
 def _advice(kind: type[Event]) -> str:

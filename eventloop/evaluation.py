@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,8 @@ class Evaluation:
     def __init__(self, model: Module, function: Callable[[], Mapping[str, Any] | None] | None) -> None:
         if function is not None and not callable(function):
             raise TypeError(f"evaluate={function!r} cannot be called; it takes no argument and returns metrics")
+        if function is not None:
+            _check_no_argument(function)
         self.function = function
         self._model = model
 
@@ -38,6 +41,15 @@ class Evaluation:
         if metrics is not None and not isinstance(metrics, Mapping):
             raise TypeError(f"evaluate() returned {type(metrics).__name__}; it returns metrics as a mapping of names")
         return metrics or {}
+
+
+def _check_no_argument(function: Callable[[], object]) -> None:
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise TypeError(f"evaluate takes no argument, but this one: {error}; close over what it needs") from None
+    except ValueError:
+        pass  # a builtin that does not tell its signature
 
 
 @contextlib.contextmanager

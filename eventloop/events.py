@@ -184,5 +184,5 @@ def event_class(kind: object) -> type[Event]:
         places = ", ".join(f"{c.__module__}.{c.__qualname__}" for c in classes)
         raise ValueError(f"{len(classes)} events are called {kind!r}: {places}; subscribe by class")
     near = difflib.get_close_matches(kind, names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else "known events: " + ", ".join(sorted(names))
-    raise ValueError(f"there is no event {kind!r}; {hint}")
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(f"there is no event {kind!r}; {hint}known events: {', '.join(sorted(names))}")

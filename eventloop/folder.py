@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .checkpoint import Checkpoint, Checkpoints
+from .checkpoint.codec import pack
 from .checkpoint.files import make_folder
 from .checkpoint.service import Stateful
 from .errors import CheckpointError
@@ -86,7 +87,7 @@ class Folder:
         states = self.origin.load()
         for name, part in parts.items():
             if name in states:
-                part.load_state_dict(states.pop(name))
+                self._load_part(name, part, states.pop(name))
             else:
                 logger().warning(f"{self.origin.path} has no state of the {name}; it starts fresh")
         for name in states:
@@ -94,6 +95,24 @@ class Folder:
         self._parts = {**parts, **{name: Ownerless(state) for name, state in states.items()}}
         logger().warning(f"resumed from {self.origin.path}, step {self.origin.step}")
         return True
+
+    def _load_part(self, name: str, part: Stateful, state: Any) -> None:
+        try:
+            part.load_state_dict(state)
+        except Exception as error:
+            where = "" if self.origin is None else f" of {self.origin.path}"
+            error.add_note(f"while loading the {name}{where}; for another model or optimizer take another run_dir")
+            raise
+
+    def rehearse(self, parts: Mapping[str, Stateful]) -> None:
+        """Pack every state but the model's once, so that one that cannot be written is found before the training.
+
+        Raises:
+            TypeError: naming the place of what is neither JSON nor a tensor.
+        """
+        for name, part in parts.items():
+            if name != "model":
+                pack(part.state_dict(), name, {})
 
     def save(self, step: int, asked_by: Mapping[str, Iterable[str]], metrics: Mapping[str, float]) -> Checkpoint:
         """Write a checkpoint of every part."""

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from .budget import Budget
 from .bus import Bus
+from .checks import check_numbers, check_parts
 from .course import Course
 from .evaluation import Evaluation, mean_over
 from .events import Event, GradientsReady
 from .fold import Control
 from .folder import Folder
 from .ledger import Ledger
-from .limits import Limits, whole
+from .limits import Limits
 from .parts import Optimizers, unwrap
 from .progress import MICRO, Groups, Progress
 from .ranks import Alone
@@ -94,8 +95,9 @@ class Loop:
         overwrite: bool = False,
     ) -> None:
         limits = Limits(max_epochs, max_steps, min_epochs, min_steps)
-        _check(accumulate, clip_norm, eval_every, resume, run_dir)
+        check_numbers(accumulate, clip_norm, eval_every, resume, run_dir)
         optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
+        check_parts(model, optimizers, bus, callbacks, bind)
         run_id = uuid.uuid4().hex[:12]
         folder = None if run_dir is None else Folder(run_dir, run_id, resume, overwrite)
         self.bus = bus if bus is not None else Bus()
@@ -103,7 +105,7 @@ class Loop:
         self._run = Run(self.bus, self._progress, Ledger(Alone()), Evaluation(model, evaluate), limits, folder)
         self._window = Window(optimizers, self._progress.groups, accumulate, scaler, clip_norm)
         self._course = Course(self._run, self._window, eval_every, Budget(self.bus, handler_budget))
-        self._live = {"model": model, "optimizer": optimizer, "run_dir": run_dir and Path(run_dir), **(bind or {})}
+        self._live = {**(bind or {}), "model": model, "optimizer": optimizer, "run_dir": run_dir and Path(run_dir)}
         self._parts = {
             "model": unwrap(model),
             "optimizer": Optimizers(optimizers),
@@ -264,6 +266,8 @@ class Loop:
 
             folder.open(torch.initial_seed(), self.bus.objects)
         self._run.begin(self._live, lambda: folder is not None and folder.load(self._parts))
+        if folder is not None:
+            folder.rehearse(self._parts)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         begun, self._phase = self._phase == "running", "over"
@@ -276,15 +280,3 @@ class Loop:
         finally:
             self._result, control = self._run.end(error)
         control.raise_failures()
-
-
-def _check(accumulate: object, clip_norm: object, eval_every: object, resume: object, run_dir: object) -> None:
-    whole("accumulate", accumulate, least=1)
-    if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0):
-        raise ValueError(f"clip_norm={clip_norm!r} must be a number above 0")
-    if isinstance(eval_every, str) and eval_every != "epoch":
-        raise ValueError(f"eval_every={eval_every!r} must be 'epoch', None or a whole number of updates >= 1")
-    if eval_every != "epoch":
-        whole("eval_every", eval_every, least=1, optional=True)
-    if resume is not None and run_dir is None:
-        raise ValueError(f"resume={resume!r} needs a run_dir")

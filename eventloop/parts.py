@@ -39,7 +39,10 @@ class Optimizers:
 
     def state_dict(self) -> dict[str, Any]:
         """Each optimizer's own state, and its base rates."""
-        return {key: {"state": o.state_dict(), "bases": self._bases[key]} for key, o in self._optimizers.items()}
+        return {
+            key: {"class": type(o).__name__, "state": o.state_dict(), "bases": self._bases[key]}
+            for key, o in self._optimizers.items()
+        }
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Load in place, keep the script's settings, say what differs.
@@ -51,6 +54,11 @@ class Optimizers:
             there, here = (", ".join(map(repr, keys)) for keys in (states, self._optimizers))
             raise CheckpointError(f"the checkpoint is of the optimizers {there} (a single one is ''), not of {here}")
         for key, optimizer in self._optimizers.items():
+            if states[key]["class"] != type(optimizer).__name__:
+                raise CheckpointError(
+                    f"the checkpoint holds the state of a {states[key]['class']}, the optimizer is a "
+                    f"{type(optimizer).__name__}: their states do not fit each other"
+                )
             script = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
             optimizer.load_state_dict(states[key]["state"])
             old, self._bases[key] = states[key]["bases"], [_rate(mine) for mine in script]

@@ -56,6 +56,7 @@ class Run:
         self._saved_for: tuple[int, dict[str, set[str]]] = -1, {}  # the step of the last checkpoint, and who asked
         self._obeys: dict[type[Request], Callable[[Any], object]] = {}
         self._told: set[type[Event]] = set()
+        self._step_before = 0  # of the sitting
         self._event: Event = TrainBegin()  # the last one told
         self._writes: Handle | None = None  # the journal's place on the bus
         ledger.written = self._journal
@@ -139,7 +140,7 @@ class Run:
             error = ReplyError(f"evaluate() returned: {sentence}")
             self.bus.record(Failure("evaluate", EvalEnd.name, step, error))
             self.tell(HandlerFailed("evaluate", EvalEnd(), error))
-        if not good:
+        if not good and not bad:
             logger().warning(f"the evaluation at step {step} returned no metric")
         self.tell(EvalEnd())
         return None
@@ -224,7 +225,7 @@ class Run:
         self.stopped = still_stands(self.position.stopped, self.bus, self.limits)
         if self.stopped is None:
             self.position.stopped = None
-        self.began = True
+        self.began, self._step_before = True, self.progress.step
         control = self._tell(TrainBegin(resumed=resumed))
         control.raise_failures()
         self.settle()
@@ -245,7 +246,7 @@ class Run:
             if self.began:
                 if isinstance(error, Exception):
                     self._tell(RunFailed(error))
-                elif error is None and self.progress.step:
+                elif error is None and self.progress.step > self._step_before:
                     for sentence in waited_in_vain(self.bus, self._told):
                         logger().warning(sentence)
                 self.ledger.expire(self.progress.step)

@@ -19,6 +19,7 @@ from eventloop import (
     Evaluate,
     Loop,
     Save,
+    StepBegin,
     StepEnd,
     TrainBegin,
     TrainState,
@@ -306,11 +307,15 @@ def test_the_list_is_rebuilt_with_the_scores_that_were_judged(tmp_path):
     again = ModelCheckpoint("loss", save_top_k=2, every_steps=2)
     count(tmp_path, again, resume="auto", **options)
     assert (again.best_step, again.best_score) == (4, -3.0)
-    other = ModelCheckpoint("eval_loss", save_top_k=2, every_steps=2)
-    bus = Bus()
-    bus.attach(other, name="ModelCheckpoint(loss)")  # the state of the name is of another monitor
-    count(tmp_path, bus=bus, resume="auto", **options)
-    assert other._kept == {}
+
+
+def test_scores_of_another_monitor_under_the_same_name_are_not_taken(tmp_path):
+    options = {"scores": SCORES, "eval_every": 2, "max_steps": 4}
+    for monitor, resume in (("loss", None), ("eval_loss", "auto")):
+        saver, bus = ModelCheckpoint(monitor, save_top_k=2, every_steps=2), Bus()
+        bus.attach(saver, name="saver")
+        count(tmp_path, bus=bus, resume=resume, **options)
+    assert (saver.best_step, saver.best_score) == (2, 0.5)
 
 
 def test_each_saver_finds_its_own_again(tmp_path):
@@ -339,6 +344,21 @@ def test_all_stay_with_minus_one_also_what_a_resumed_run_left_behind(tmp_path):
     assert on_disk(tmp_path) == {1, 2, 3}
     aside = Checkpoints(tmp_path / "checkpoints" / "aside-1", "").list()
     assert [c.step for c in aside] == [3, 4]
+
+
+def test_all_stay_with_minus_one_though_the_saver_is_another_object_since_mid_run(tmp_path):
+    first, second = (ModelCheckpoint(save_top_k=-1, every_steps=1) for _ in range(2))
+    bus = Bus()
+    bus.attach(first)
+
+    @bus.on(StepBegin)
+    def swap(event, state):
+        if state.step == 3:
+            bus.detach(first)
+            bus.attach(second)
+
+    count(tmp_path, bus=bus, max_steps=5)
+    assert on_disk(tmp_path) == {1, 2, 3, 4, 5}
 
 
 def test_resumed_by_path_from_another_folder_that_folder_neither_protects_nor_blocks(tmp_path):

@@ -42,12 +42,13 @@ class Checkpoint:
     files: Mapping[str, tuple[int, str]] = field(repr=False)
 
     @classmethod
-    def read(cls, path: Path) -> Checkpoint:
+    def read(cls, path: str | Path) -> Checkpoint:
         """Read the manifest.
 
         Raises:
             CheckpointError: there is none, it cannot be read, or it is not as it was written.
         """
+        path = Path(path)
         try:
             data = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
             if data["format"] != FORMAT:
