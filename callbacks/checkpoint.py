@@ -128,7 +128,7 @@ class ModelCheckpoint(Callback):
         if not event.resumed or self._looked is None:
             self._looked = state.step, state.elapsed
         if event.resumed and self._run_dir is not None and self._bus is not None:
-            me, root = self._bus.name_of(self), self._run_dir / "checkpoints"
+            me, root = self._bus.key_of(self._bus.name_of(self)), self._run_dir / "checkpoints"
             for checkpoint in Checkpoints(root, state.run_id).list():
                 if checkpoint.run_id == state.run_id and me in checkpoint.asked_by:
                     step, score = checkpoint.step, checkpoint.metrics.get(self.monitor or "")
@@ -161,7 +161,8 @@ class ModelCheckpoint(Callback):
 
     def _ask(self, state: TrainState, tag: str) -> Save:
         fresh = self.monitor is not None and self.monitor in state.metrics.fresh
-        self._asked = {state.step: state.metrics[self.monitor or ""] if fresh else self._asked.get(state.step)}
+        known = self._asked.get(state.step, self._kept.get(state.step))  # by an earlier event, or before a resume
+        self._asked = {state.step: state.metrics[self.monitor or ""] if fresh else known}
         return Save(tag)
 
     def on_checkpoint_saved(self, event: CheckpointSaved, state: TrainState) -> Keep | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from eventloop import Callback, EvalEnd, Priority, Stop, TrainBegin, TrainEnd, TrainState
+from eventloop import Callback, EvalEnd, Priority, Stop, TrainBegin, TrainEnd, TrainState, unwrap
 
 from .arguments import flag, name, not_negative, whole
 from .improvement import Improvement, Mode, resolve_mode, say_missing
@@ -80,7 +80,7 @@ class EarlyStopping(Callback):
 
     def bind(self, *, model: Any = None) -> None:
         """Take hold of the model whose weights are to be kept."""
-        self._model = model
+        self._model = None if model is None else unwrap(model)
 
     def on_train_begin(self, event: TrainBegin, state: TrainState) -> None:
         """A fresh run has no history."""

@@ -44,13 +44,21 @@ from .subscription import Handle, Priority
 if TYPE_CHECKING:
     from .fit import fit
     from .loop import Loop
+    from .parts import unwrap
     from .result import Result
     from .rows import read_metrics
     from .totals import Totals
 
 __version__ = "0.1.0"
 
-_LAZY = {"Loop": "loop", "fit": "fit", "Result": "result", "read_metrics": "rows", "Totals": "totals"}
+_LAZY = {
+    "Loop": "loop",
+    "fit": "fit",
+    "Result": "result",
+    "read_metrics": "rows",
+    "Totals": "totals",
+    "unwrap": "parts",
+}
 
 __all__ = [
     "Bus",
@@ -95,6 +103,7 @@ __all__ = [
     "TrainState",
     "fit",
     "read_metrics",
+    "unwrap",
 ]
 
 

@@ -12,7 +12,7 @@ from .dispatch import Dispatcher
 from .events import Event, TrainBegin, event_class
 from .explain import Explanation, HandlerCost, cost_of, explain
 from .failures import Failure, Policy
-from .roster import LoadReport, Names, Roster
+from .roster import Attached, LoadReport, Names, Roster
 from .state import TrainState
 from .subscription import Handle, Subscription, caller, check_handler, name_of
 
@@ -221,6 +221,10 @@ class Bus(Dispatcher):
         """The attached objects with their names, in order of attachment."""
         return tuple((a.name, a.thing) for a in self._roster)
 
+    def key_of(self, name: str) -> str:
+        """What the state of the object of this name is stored under; the name itself if no object has it."""
+        return next((a.key for a in self._roster if a.name == name), name)
+
     def find(self, name: str) -> Subscription | None:
         """A subscription by its name; of an object, the first of its subscriptions."""
         return next((s for s in self._subscriptions() if s.name == name), None)
@@ -250,6 +254,8 @@ class Bus(Dispatcher):
         """A run starts: everything counts from here, or from what was loaded."""
         super().begin_run(event, state)
         self._roster.start()
+        if not event.resumed:
+            self._roster.forget_orphans()
         seconds, loaded = self._seconds(), self._filters if event.resumed else {}
         self._filters = {}
         for s in self._subscriptions():
@@ -266,7 +272,15 @@ class Bus(Dispatcher):
     def state_dict(self) -> dict[str, Any]:
         """The state of every attached object under its key, and where each filter looked last."""
         filters = {_key(s): s.filter.state_dict() for s in self._subscriptions() if s.filter is not None}
-        return {"callbacks": self._roster.state_dict(), "filters": filters}
+        return {"callbacks": self._roster.state_dict(self._state_failed), "filters": filters}
+
+    def _state_failed(self, attached: Attached, error: Exception) -> None:
+        """An object cannot give its state: by the policy of its subscriptions the others' are taken all the same."""
+        error.add_note(f"while taking the state of {attached.name}")
+        policies = {s.failure for s in attached.handle.subscriptions}
+        if "raise" in policies:
+            raise error
+        self.record(Failure(attached.name, "state_dict", 0, error))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> LoadReport:
         """Load what `state_dict` gave, in place; publish ``TrainBegin(resumed=True)`` afterwards."""

@@ -239,7 +239,9 @@ class Course:
         while True:
             if self.progress.epoch != epoch or not self.epoch_open:
                 raise RuntimeError(f"this iterator is of epoch {epoch}; call loop.batches(loader) again")
-            at_end = following is END or drawn == length
+            if drawn == length and following is UNREAD and not self.window.open:
+                following = next(source, END)  # a length may be wrong
+            at_end = following is END
             if not self.window.open:
                 if not at_end:  # at a known end the epoch's own boundary comes
                     self.boundary()

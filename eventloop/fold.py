@@ -268,6 +268,6 @@ def _refusal(name: str, answer: Any) -> str:
     is_class = isinstance(answer, type) and issubclass(answer, Request)
     hint = f"write {answer.__name__}(...): " if is_class else ""
     return (
-        f"{name} returned {shown(answer)}: {hint}a handler returns None, a Request (Stop, Save, Evaluate, SetLR, Report, "
-        f"SkipUpdate or your own), a tuple or list of them, or the Control of a nested publish"
+        f"{name} returned {shown(answer)}: {hint}a handler returns None, a Request (Stop, Save, Evaluate, SetLR, "
+        f"Report, SkipUpdate or your own), a tuple or list of them, or the Control of a nested publish"
     )

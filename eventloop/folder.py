@@ -32,7 +32,7 @@ class Folder:
     """
 
     def __init__(self, path: str | Path, run_id: str, resume: object, overwrite: bool) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # the script may change its folder in mid-run
         self.checkpoints = Checkpoints(self.path / "checkpoints", run_id)
         self.origin = self._find(resume)
         self._ours = self.origin is not None and self.origin.path.parent.resolve() == self.checkpoints.root.resolve()
@@ -70,10 +70,10 @@ class Folder:
         """Make the folder and say in it what is run."""
         if self._overwrite and (aside := move_aside(self.path)) is not None:
             logger().warning(f"moved the earlier run aside to {aside}")
+        if self.origin is not None and self._ours:
+            self.checkpoints.run_id = self.origin.run_id
         make_folder(self.path)
         self.checkpoints.clear_rubbish()
-        if self.origin is not None and self._ours:
-            self.origin = self.checkpoints.go_on_from(self.origin)
         describe_run(self.path, self.checkpoints.run_id, seed, callbacks)
 
     def load(self, parts: Mapping[str, Stateful]) -> bool:
@@ -93,6 +93,8 @@ class Folder:
         for name in states:
             logger().warning(f"{self.origin.path} has a state of the {name}, which this run is without; it is kept")
         self._parts = {**parts, **{name: Ownerless(state) for name, state in states.items()}}
+        if self._ours:  # only now that everything fits
+            self.origin = self.checkpoints.go_on_from(self.origin)
         logger().warning(f"resumed from {self.origin.path}, step {self.origin.step}")
         return True
 

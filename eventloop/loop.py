@@ -255,6 +255,8 @@ class Loop:
         return self
 
     def _begin(self) -> None:
+        if self._run.evaluating:
+            raise RuntimeError("this is the evaluation: draw its batches with loop.eval_batches(loader)")
         if self._phase == "running":
             return
         if self._phase != "entered":
@@ -271,12 +273,15 @@ class Loop:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         begun, self._phase = self._phase == "running", "over"
+        late: BaseException | None = None
         try:
             if error is None and begun:
                 self._course.finish()
-        except BaseException as late:
-            error = late
-            raise
-        finally:
-            self._result, control = self._run.end(error)
+        except BaseException as failed:
+            late = failed
+        self._result, control, interrupt = self._run.end(error or late)
+        if error is not None:
+            return  # the loop's own error is raised again, unchanged
+        if late is not None or interrupt is not None:
+            raise late or interrupt  # type: ignore[misc]  # one of them is there
         control.raise_failures()

@@ -107,7 +107,7 @@ def _rate(value: Any, group: object) -> float:
         rate = float(value)
     except (TypeError, ValueError):
         rate = math.nan
-    if isinstance(value, str | bytes) or not 0.0 <= rate < math.inf:
+    if isinstance(value, str | bytes | bool) or not 0.0 <= rate < math.inf:
         where = f" of group {group!r}" if group is not None else ""
         raise ValueError(f"SetLR: the learning rate{where} must be a finite number >= 0, not {value!r}")
     return rate

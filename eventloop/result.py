@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .failures import Failure
@@ -21,8 +22,16 @@ class Best:
     path: str | None = None
 
     def __str__(self) -> str:
-        where = f", in {self.path}" if self.path else ""
+        where = f", in {_near(self.path)}" if self.path else ""
         return f"{self.monitor} {self.value:.4g} at step {self.step}{where}"
+
+
+def _near(path: str) -> str:
+    """The path from here, if it is below."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path
 
 
 @dataclass(frozen=True, slots=True)

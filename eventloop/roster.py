@@ -129,19 +129,31 @@ class Roster:
             self.start()  # a raw loop that never began may still hold open files
         started, self._started, self._live = self._started, [], None
         self._running, self._closed = False, True
+        interrupt: BaseException | None = None
         for attached in reversed(started):
-            close = getattr(attached.thing, "close", None)
-            if close is None:
-                continue
             try:
-                close()
+                getattr(attached.thing, "close", _nothing)()
             except Exception as error:
                 failed(attached.name, error)
+            except BaseException as error:  # Ctrl-C in one keeps no other from being closed
+                interrupt = interrupt or error
+        if interrupt is not None:
+            raise interrupt
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, failed: Callable[[Attached, Exception], None]) -> dict[str, Any]:
         """The state of every object that has one, by key; states that nobody owns travel on."""
-        owned = {a.key: a.thing.state_dict() for a in self._attached if hasattr(a.thing, "state_dict")}
-        return {**self._orphans, **owned}
+        states = dict(self._orphans)
+        for attached in self._attached:
+            if hasattr(attached.thing, "state_dict"):
+                try:
+                    states[attached.key] = attached.thing.state_dict()
+                except Exception as error:
+                    failed(attached, error)
+        return states
+
+    def forget_orphans(self) -> None:
+        """A fresh run has no states of others to carry."""
+        self._orphans = {}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> LoadReport:
         """Hand each object its state, in place."""
@@ -160,3 +172,7 @@ class Roster:
         if missing:
             logger().warning(f"no state for {', '.join(missing)}; starting fresh")
         return LoadReport(tuple(k for k in owners if k in states), missing, unknown)
+
+
+def _nothing() -> None:
+    """The close of what has none."""

@@ -57,6 +57,8 @@ class Run:
         self._obeys: dict[type[Request], Callable[[Any], object]] = {}
         self._told: set[type[Event]] = set()
         self._step_before = 0  # of the sitting
+        self._telling = False
+        self.evaluating = False
         self._event: Event = TrainBegin()  # the last one told
         self._writes: Handle | None = None  # the journal's place on the bus
         ledger.written = self._journal
@@ -91,8 +93,12 @@ class Run:
         self._told.add(type(event))
         self._event = event
         state = self.progress.snapshot()
-        control = self.bus.publish(event, state, False)
-        if control is not NOTHING:
+        nested, self._telling = self._telling, True
+        try:
+            control = self.bus.publish(event, state, False)
+        finally:
+            self._telling = nested
+        if control is not NOTHING and not nested:  # a handler's own publish reaches the loop through the outer answer
             self.progress.adopt(control, state)
             self.ledger.file(control, event, max(state.step, state.update), self.progress.in_hand)
         return control
@@ -134,7 +140,11 @@ class Run:
             return None  # granted by that evaluation
         self.position.evaluated_at = step
         self.tell(EvalBegin())
-        good, bad = cells(self.evaluation.run(), step)
+        self.evaluating = True
+        try:
+            good, bad = cells(self.evaluation.run(), step)
+        finally:
+            self.evaluating = False
         self.progress.end_evaluation(good)
         for sentence in bad.values():
             error = ReplyError(f"evaluate() returned: {sentence}")
@@ -151,13 +161,12 @@ class Run:
             return "the loop has no run_dir"
         state = self.progress.snapshot()
         step, tags = state.step, self._tags(asked)
-        self.saved_at = (step, state.evals)
         metrics = {key: state.metrics[key] for key in state.metrics.fresh}
         try:
             checkpoint = self.folder.save(step, tags, metrics)
         except Exception as error:
             return self._save_failed(asked, error)
-        self._saved_for = step, tags
+        self.saved_at, self._saved_for = (step, state.evals), (step, tags)
         self.tell(CheckpointSaved(str(checkpoint.path), step, checkpoint.tags))
         return None
 
@@ -167,8 +176,8 @@ class Run:
         tags = {who: set(known) for who, known in before.items()} if step == self.progress.step else {}
         for a in asked:
             if isinstance(a.request, Save):
-                tags.setdefault(a.who, set()).add(a.request.tag)
-        self._savers |= tags.keys() - {"Loop"}
+                tags.setdefault(self.bus.key_of(a.who), set()).add(a.request.tag)
+        self._savers |= {a.who for a in asked} - {"Loop"}
         return tags
 
     def _save_failed(self, asked: list[Asked], error: Exception) -> str:
@@ -177,8 +186,9 @@ class Run:
         askers = [who for name in sorted(names) if (who := self.bus.find(name)) is not None]
         state = self.progress.snapshot()
         for who in askers:
-            asked_for = self.bus.fail(who, CheckpointSaved(step=state.step), state, error)
-            self.ledger.file(asked_for, HandlerFailed(who.name), state.step)
+            told_so = self.bus.fail(who, CheckpointSaved(step=state.step), state, error)
+            others = [reply for reply in told_so.requests if not isinstance(reply.request, Save)]  # it would fail again
+            self.ledger.file(Control(others), HandlerFailed(who.name), state.step)
         if not askers or any(who.failure == "raise" for who in askers):
             by = ", ".join(who.name for who in askers) or "the loop"
             error.add_note(f"while saving the checkpoint of step {state.step}, asked for by {by}")
@@ -188,7 +198,7 @@ class Run:
     def keep(self, asked: Asked) -> None:
         """Note which checkpoints a saver wants."""
         if self.folder is not None:
-            self.folder.checkpoints.keep(asked.who, asked.request.steps)  # type: ignore[attr-defined]  # a Keep
+            self.folder.checkpoints.keep(self.bus.key_of(asked.who), asked.request.steps)  # type: ignore[attr-defined]  # a Keep
 
     def obey(self, asked: Asked) -> str | None:
         """Hand a user's request to the function registered for its class."""
@@ -226,9 +236,18 @@ class Run:
         if self.stopped is None:
             self.position.stopped = None
         self.began, self._step_before = True, self.progress.step
+        nothing_left = self.over() or (not self.limits.another_epoch(self.progress.epoch) and self.position.completed)
         control = self._tell(TrainBegin(resumed=resumed))
         control.raise_failures()
-        self.settle()
+        if nothing_left:  # whatever was asked for expires: no evaluation, no save
+            logger().warning(f"nothing left to do after update {self.progress.step}: {self._why_nothing()}")
+        else:
+            self.settle()
+
+    def _why_nothing(self) -> str:
+        if self.stopped is not None:
+            return f"{self.stopped.who} has stopped this run"
+        return f"max_steps={self.limits.max_steps}, max_epochs={self.limits.max_epochs}"
 
     def save_last(self) -> None:
         """The last save, if the last update or its evaluation came after the one before."""
@@ -236,26 +255,36 @@ class Run:
             self.save([Asked("Loop", Save("last"), "train_end", self.progress.step)])
             self.settle()
 
-    def end(self, error: BaseException | None) -> tuple[Result, Control]:
-        """Say that the run is over, close everything, and tell how it ended and what train_end's handlers answered."""
+    def end(self, error: BaseException | None) -> tuple[Result, Control, BaseException | None]:
+        """Say that the run is over and close everything.
+
+        Returns:
+            How it ended, what train_end's handlers answered, and what interrupted the closing.
+        """
         stop = self.stopped if error is None else None
         status = "stopped" if stop else _status(error)
         reason = getattr(stop.request, "reason", "") if stop else _text(error)
         control = NOTHING
-        try:
-            if self.began:
-                if isinstance(error, Exception):
-                    self._tell(RunFailed(error))
-                elif error is None and self.progress.step > self._step_before:
-                    for sentence in waited_in_vain(self.bus, self._told):
-                        logger().warning(sentence)
-                self.ledger.expire(self.progress.step)
-                control = self._tell(TrainEnd(status, reason))
-        finally:  # a second interrupt ends a handler, not the closing
-            self.bus.close(self.progress.step)
-            if self._writes is not None:  # the next run on this bus has a journal of its own
-                self._writes.cancel()
-        return self._result(status, stop.who if stop else None, reason, error), control
+        interrupt: BaseException | None = None
+        for part in (lambda: self._say_end(error, status, reason), lambda: self.bus.close(self.progress.step)):
+            try:
+                control = part() or control
+            except BaseException as late:  # an interrupt ends a handler, not the closing
+                interrupt = interrupt or late
+        if self._writes is not None:  # the next run on this bus has a journal of its own
+            self._writes.cancel()
+        return self._result(status, stop.who if stop else None, reason, error), control, interrupt
+
+    def _say_end(self, error: BaseException | None, status: str, reason: str) -> Control:
+        if not self.began:
+            return NOTHING
+        if isinstance(error, Exception):
+            self._tell(RunFailed(error))
+        elif error is None and self.progress.step > self._step_before:
+            for sentence in waited_in_vain(self.bus, self._told):
+                logger().warning(sentence)
+        self.ledger.expire(self.progress.step)
+        return self._tell(TrainEnd(status, reason))
 
     def _result(self, status: str, by: str | None, reason: str, error: BaseException | None) -> Result:
         state, failures = self.progress.snapshot(), self.bus.failures

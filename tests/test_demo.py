@@ -78,7 +78,7 @@ def test_a_second_run_leaves_the_first_ones_folder_alone(story, place):
     assert {p: p.stat().st_mtime_ns for p in (place / "runs/digits-1").rglob("*")} == before
     refused = command("demo", "--run-dir", "runs/digits-1", cwd=place)
     assert refused.returncode == 2
-    assert refused.stderr.startswith("error: run_dir runs/digits-1 holds another run: ")
+    assert refused.stderr.startswith(f"error: run_dir {place / 'runs/digits-1'} holds another run: ")
     assert refused.stdout == ""
 
 
