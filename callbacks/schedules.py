@@ -20,7 +20,7 @@ def warmup_cosine(n: int, base: float, warmup: int, total: int, eta_min: float) 
     """The learning rate of update ``n`` (the first is 1): linear up to ``base``, then a half cosine to ``eta_min``.
 
     Update ``warmup`` and the one after it use ``base`` (without a warmup: update 1); after ``total`` it stays
-    ``eta_min``, so a ``total`` beyond the run leaves a tail. Never above ``base``. The cosine is equation 5 of
+    ``eta_min``; a run that ends before ``total`` ends above it. Never above ``base``. The cosine is equation 5 of
     Loshchilov and Hutter, SGDR (arXiv:1608.03983), one period of it; the linear warmup is that of Goyal et al.
     (arXiv:1706.02677), begun at base/warmup, for an update with a rate of 0 is spent for nothing.
     """

@@ -41,6 +41,7 @@ class Bus(Dispatcher):
         self._roster = Roster()
         self._names = Names()
         self._handles: list[Handle] = []
+        self.run: object = None  # the run of a Loop that this bus is in
         self._filters: dict[str, Any] = {}  # where loaded filters looked last, by subscription
 
     # -- subscribe -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ class Folder:
             self.checkpoints.run_id = self.origin.run_id
         self.journal = Journal(self.path / "journal.jsonl")
         self._parts: Mapping[str, Stateful] = {}
+        self._describe: Callable[[], None] = lambda: None  # called when the run has really begun
 
     def _find(self, resume: object) -> Checkpoint | None:
         if resume is None:
@@ -70,11 +72,11 @@ class Folder:
         """Make the folder and say in it what is run."""
         if self._overwrite and (aside := move_aside(self.path)) is not None:
             logger().warning(f"moved the earlier run aside to {aside}")
-        if self.origin is not None and self._ours:
-            self.checkpoints.run_id = self.origin.run_id
         make_folder(self.path)
         self.checkpoints.clear_rubbish()
-        describe_run(self.path, self.checkpoints.run_id, seed, callbacks)
+        if self.origin is not None and self._ours:  # a replacement that a kill had cut short is finished by now
+            self.origin = replace(self.origin, path=self.checkpoints.at(self.origin.step))
+        self._describe = lambda: describe_run(self.path, self.checkpoints.run_id, seed, callbacks)
 
     def load(self, parts: Mapping[str, Stateful]) -> bool:
         """Give every part its state from the checkpoint to go on from; False if there is none.
@@ -83,6 +85,7 @@ class Folder:
         """
         self._parts = parts
         if self.origin is None:
+            self._describe()
             return False
         states = self.origin.load()
         for name, part in parts.items():
@@ -94,7 +97,8 @@ class Folder:
             logger().warning(f"{self.origin.path} has a state of the {name}, which this run is without; it is kept")
         self._parts = {**parts, **{name: Ownerless(state) for name, state in states.items()}}
         if self._ours:  # only now that everything fits
-            self.origin = self.checkpoints.go_on_from(self.origin)
+            self.checkpoints.go_on_from(self.origin)
+        self._describe()
         logger().warning(f"resumed from {self.origin.path}, step {self.origin.step}")
         return True
 

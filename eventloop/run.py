@@ -13,7 +13,6 @@ from .events import (
     CheckpointSaved,
     EvalBegin,
     EvalEnd,
-    Event,
     HandlerFailed,
     RunFailed,
     TrainBegin,
@@ -22,19 +21,20 @@ from .events import (
 from .failures import Failure
 from .fold import NOTHING, Control
 from .folder import Folder
-from .ledger import Asked, Entry, Ledger
+from .ledger import Asked, Ledger
 from .limits import Limits
 from .log import logger
 from .metrics import cells
 from .parts import Position
 from .progress import EVALS, Progress
-from .requests import Request, Save
+from .requests import Keep, Request, Save
 from .result import Result, best_of, counts, summaries_of
 from .subscription import Handle
+from .telling import Teller
 from .verdict import still_stands, verdict
 
 
-class Run:
+class Run(Teller):
     """The bus, the counters, the ledger and the run folder of one run, and what may be done with them."""
 
     def __init__(
@@ -46,8 +46,8 @@ class Run:
         limits: Limits,
         folder: Folder | None,
     ) -> None:
-        self.bus, self.progress, self.ledger = bus, progress, ledger
-        self.evaluation, self.limits, self.folder = evaluation, limits, folder
+        super().__init__(bus, progress, ledger, folder)
+        self.evaluation, self.limits = evaluation, limits
         self.stopped: Asked | None = None
         self.began = False  # train_begin was published, so train_end will be
         self.position = Position()
@@ -55,62 +55,9 @@ class Run:
         self._savers: set[str] = set()  # who has asked for a save in this run
         self._saved_for: tuple[int, dict[str, set[str]]] = -1, {}  # the step of the last checkpoint, and who asked
         self._obeys: dict[type[Request], Callable[[Any], object]] = {}
-        self._told: set[type[Event]] = set()
         self._step_before = 0  # of the sitting
-        self._telling = False
         self.evaluating = False
-        self._event: Event = TrainBegin()  # the last one told
         self._writes: Handle | None = None  # the journal's place on the bus
-        ledger.written = self._journal
-
-    # -- telling -------------------------------------------------------------------------------------------------------
-
-    def tell(self, event: Event) -> Control:
-        """Publish an event if anybody hears it; no snapshot is built otherwise.
-
-        Raises:
-            Exception: the first error of a handler under the policy ``raise``.
-        """
-        if not self.bus.hears(type(event), self.progress.fields):
-            return NOTHING
-        control = self._tell(event)
-        if control.failures:
-            control.raise_failures()
-        return control
-
-    def publish(self, event: Event) -> Control:
-        """Publish an event, and take over what the handlers reported and asked for.
-
-        Raises:
-            Exception: the first error of a handler under the policy ``raise``.
-        """
-        control = self._tell(event)
-        if control.failures:
-            control.raise_failures()
-        return control
-
-    def _tell(self, event: Event) -> Control:
-        self._told.add(type(event))
-        self._event = event
-        state = self.progress.snapshot()
-        nested, self._telling = self._telling, True
-        try:
-            control = self.bus.publish(event, state, False)
-        finally:
-            self._telling = nested
-        if control is not NOTHING and not nested:  # a handler's own publish reaches the loop through the outer answer
-            self.progress.adopt(control, state)
-            self.ledger.file(control, event, max(state.step, state.update), self.progress.in_hand)
-        return control
-
-    def _journal(self, entry: Entry) -> None:
-        if self.folder is None:
-            return
-        try:
-            self.folder.journal.entry(entry)
-        except Exception as error:
-            if (who := self.bus.find(self.bus.name_of(self.folder.journal))) is not None:
-                self.bus.fail(who, self._event, self.progress.snapshot(), error)
 
     # -- carrying out (see `ledger.Acts`) ------------------------------------------------------------------------------
 
@@ -227,7 +174,14 @@ class Run:
     # -- beginning and end ---------------------------------------------------------------------------------------------
 
     def begin(self, live: Mapping[str, Any], load: Callable[[], bool]) -> None:
-        """Bind the callbacks, load a checkpoint if there is one to go on from, and say that the run begins."""
+        """Bind the callbacks, load a checkpoint if there is one to go on from, and say that the run begins.
+
+        Raises:
+            RuntimeError: the bus is in the run of another loop.
+        """
+        if self.bus.run is not None:
+            raise RuntimeError("this bus is in the run of another Loop, which has not ended; give each its own Bus")
+        self.bus.run = self
         if self.folder is not None:
             self._writes = self.bus.attach(self.folder.journal)
         self.bus.bind(**live)
@@ -237,9 +191,11 @@ class Run:
             self.position.stopped = None
         self.began, self._step_before = True, self.progress.step
         nothing_left = self.over() or (not self.limits.another_epoch(self.progress.epoch) and self.position.completed)
-        control = self._tell(TrainBegin(resumed=resumed))
+        control = self.tell_quietly(TrainBegin(resumed=resumed))
         control.raise_failures()
-        if nothing_left:  # whatever was asked for expires: no evaluation, no save
+        if nothing_left:  # whatever else was asked for expires: no evaluation, no save
+            for asked in [a for a in self.ledger.pending if isinstance(a.request, Keep)]:
+                self.keep(asked)
             logger().warning(f"nothing left to do after update {self.progress.step}: {self._why_nothing()}")
         else:
             self.settle()
@@ -266,25 +222,28 @@ class Run:
         reason = getattr(stop.request, "reason", "") if stop else _text(error)
         control = NOTHING
         interrupt: BaseException | None = None
-        for part in (lambda: self._say_end(error, status, reason), lambda: self.bus.close(self.progress.step)):
+        closing = (lambda: self.bus.close(self.progress.step)) if self.bus.run in (self, None) else (lambda: None)
+        for part in (lambda: self._say_end(error, status, reason), closing):
             try:
                 control = part() or control
             except BaseException as late:  # an interrupt ends a handler, not the closing
                 interrupt = interrupt or late
         if self._writes is not None:  # the next run on this bus has a journal of its own
             self._writes.cancel()
+        if self.bus.run is self:
+            self.bus.run = None
         return self._result(status, stop.who if stop else None, reason, error), control, interrupt
 
     def _say_end(self, error: BaseException | None, status: str, reason: str) -> Control:
         if not self.began:
             return NOTHING
         if isinstance(error, Exception):
-            self._tell(RunFailed(error))
+            self.tell_quietly(RunFailed(error))
         elif error is None and self.progress.step > self._step_before:
-            for sentence in waited_in_vain(self.bus, self._told):
+            for sentence in waited_in_vain(self.bus, self.told):
                 logger().warning(sentence)
         self.ledger.expire(self.progress.step)
-        return self._tell(TrainEnd(status, reason))
+        return self.tell_quietly(TrainEnd(status, reason))
 
     def _result(self, status: str, by: str | None, reason: str, error: BaseException | None) -> Result:
         state, failures = self.progress.snapshot(), self.bus.failures

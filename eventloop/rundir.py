@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from .rows import plain
 
-TRACES: Final = ("journal.jsonl", "metrics.jsonl", "checkpoints/step-*", "tb/**/events*")
+TRACES: Final = ("run.json", "journal.jsonl", "metrics.jsonl", "checkpoints/step-*", "tb/**/events*")
 PLAIN: Final = (bool, int, float, str, list, tuple, dict)
 
 

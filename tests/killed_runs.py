@@ -43,6 +43,19 @@ def numbers(value, size=100):
     return {"model": Numbers(value, size), "other": Numbers(value, size)}
 
 
+def first_saves(folder):
+    """A checkpoint of step 1 and one of step 2."""
+    service = Checkpoints(folder, "run")
+    for step in (1, 2):
+        service.save(step, numbers(step), {"saver": ["tag"]}, {})
+    return service
+
+
+def names(root):
+    """What lies in a folder."""
+    return [path.name for path in root.iterdir()] if root.exists() else []
+
+
 class Going:
     """Tells the parent that the run is on its way."""
 

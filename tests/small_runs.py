@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy
 import torch
@@ -16,8 +17,11 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from callbacks import EarlyStopping, WarmupCosine
-from eventloop import Loop, Priority, StepBegin, StepEnd, TrainEnd, TrainState
+from eventloop import Loop, Priority, StepBegin, StepEnd, Stop, TrainEnd, TrainState
 from eventloop.checkpoint import Checkpoint, Checkpoints
+
+EVERY_UPDATE: Final = {"save_top_k": -1, "every_steps": 1}
+SCORES: Final = {1: 0.9, 2: 0.5, 3: math.nan, 4: 0.5, 5: 0.4, 6: math.inf, 7: 0.7, 8: 0.4, 9: 0.6}
 
 
 class Count(nn.Module):
@@ -69,6 +73,38 @@ class DiskWatch:
 
     def on_step_begin(self, event: StepBegin, state: TrainState):
         self.after[state.step] = on_disk(self.run_dir)
+
+
+class Cut(BaseException):
+    """The end of the process, as far as the run can tell."""
+
+
+def cut_at(step):
+    """A callback that ends the process in the midst of the update after ``step``."""
+
+    class Cutter:
+        def on_step_begin(self, event, state):
+            if state.step == step:
+                raise Cut
+
+    return Cutter()
+
+
+def stop_at(step, rule="now"):
+    """A callback that asks for a stop after ``step``."""
+
+    class Stopper:
+        def on_step_end(self, event, state):
+            return Stop("enough") if state.step == step else None
+
+        def describe(self):
+            return rule
+
+    return Stopper()
+
+
+def said(caplog):
+    return [record.getMessage() for record in caplog.records]
 
 
 class Samples(Dataset):

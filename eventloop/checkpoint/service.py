@@ -15,7 +15,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -220,13 +219,11 @@ class Checkpoints:
             else:
                 spare.rename(place)
 
-    def go_on_from(self, origin: Checkpoint) -> Checkpoint:
+    def go_on_from(self, origin: Checkpoint) -> None:
         """The run goes on from this one: it is the latest, and what is later is moved aside, to be made anew."""
-        self.run_id = origin.run_id
         if later := [c.path for c in self.list() if c.step > origin.step]:
             self._set_aside(later)
         self._point_latest(origin.step)
-        return replace(origin, path=self._place(origin.step))
 
 
 def _write_parts(folder: Path, parts: Mapping[str, Stateful]) -> None:

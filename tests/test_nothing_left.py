@@ -1,0 +1,89 @@
+"""A run at its end, or stopped by a request, has nothing left to do when it is resumed; until something changes."""
+
+import pytest
+from small_runs import (
+    EVERY_UPDATE,
+    count,
+    cut_at,
+    said,
+    stop_at,
+)
+
+from callbacks import ModelCheckpoint
+from eventloop import Event, Stop
+
+
+def events_of(run_dir, *callbacks, **options):
+    """A run of `count`, and its events."""
+    heard = []
+
+    class Ear:
+        def on_event(self, event: Event, state):
+            heard.append((event.name, state.epoch, state.step))
+
+    loop = count(run_dir, Ear(), *callbacks, **options)
+    return loop, heard
+
+
+@pytest.mark.parametrize("limits", [{"max_steps": 3}, {"max_epochs": 1, "max_steps": 3}])
+def test_a_run_that_had_completed_does_nothing(tmp_path, limits):
+    closed = []
+
+    class Closes:
+        def on_train_begin(self, event, state):
+            return None
+
+        def close(self):
+            closed.append(True)
+
+    options = {"scores": {1: 0.3, 2: 0.2, 3: 0.1}, **limits}
+    count(tmp_path, ModelCheckpoint("eval_loss"), **options)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    loop, heard = events_of(tmp_path, ModelCheckpoint("eval_loss"), Closes(), resume="auto", **options)
+    assert heard == [("train_begin", 1, 3), ("train_end", 1, 3)]
+    assert (loop.result.status, loop.result.step, closed) == ("completed", 3, [True])
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    assert {path for path in before if before[path] != after[path]} == {tmp_path / "run.json"}
+
+
+def test_with_a_higher_limit_it_goes_on(tmp_path):
+    count(tmp_path, max_steps=3)
+    assert count(tmp_path, max_steps=5, resume="auto").result.step == 5
+
+
+def test_a_run_that_a_request_has_stopped_counts_as_finished(tmp_path, caplog):
+    count(tmp_path, stop_at(2), max_steps=5)
+    loop, heard = events_of(tmp_path, stop_at(2), max_steps=5, resume="auto")
+    assert [name for name, *_ in heard] == ["train_begin", "train_end"]
+    assert (loop.result.status, loop.result.stopped_by, loop.result.reason) == ("stopped", "Stopper", "enough")
+    why = "Stopper stopped this run at step 2: enough; it counts as finished until a limit or a setting of Stopper "
+    assert f"{why}changes" in said(caplog)
+    assert count(tmp_path, stop_at(2), max_steps=5, resume="auto").result.step == 2  # a third time too
+
+
+@pytest.mark.parametrize(
+    ("stopper", "limits"),
+    [(stop_at(2, "other"), {"max_steps": 5}), (stop_at(2), {"max_steps": 6}), (cut_at(99), {"max_steps": 5})],
+    ids=["a setting of the stopper", "a limit", "no stopper"],
+)
+def test_until_what_the_stop_depends_on_is_another(tmp_path, stopper, limits):
+    count(tmp_path, stop_at(2), max_steps=5)
+    result = count(tmp_path, stopper, resume="auto", **limits).result
+    assert (result.status, result.step) == ("completed", limits["max_steps"])
+
+
+def test_a_stop_that_came_after_the_save_of_its_step_is_in_a_checkpoint_too(tmp_path):
+    class StopsAtSaved:
+        def on_checkpoint_saved(self, event, state):
+            return Stop("saved") if state.step == 2 else None
+
+    savers = [ModelCheckpoint(**EVERY_UPDATE), StopsAtSaved()]
+    count(tmp_path, *savers, max_steps=5)
+    assert count(tmp_path, *savers, max_steps=5, resume="auto").result.step == 2
+
+
+def test_from_a_checkpoint_before_the_stop_it_goes_on(tmp_path):
+    savers = [ModelCheckpoint(**EVERY_UPDATE), stop_at(3)]
+    count(tmp_path, *savers, max_steps=5)
+    loop = count(tmp_path, *savers, max_steps=5, resume=1)
+    assert (loop.result.stopped_by, loop.result.step) == ("Stopper", 3)
