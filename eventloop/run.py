@@ -53,7 +53,6 @@ class Run(Teller):
         self.position = Position()
         self.saved_at: tuple[int, int] | None = None  # step and evaluations
         self._savers: set[str] = set()  # who has asked for a save in this run
-        self._saved_for: tuple[int, dict[str, set[str]]] = -1, {}  # the step of the last checkpoint, and who asked
         self._obeys: dict[type[Request], Callable[[Any], object]] = {}
         self._step_before = 0  # of the sitting
         self.evaluating = False
@@ -113,14 +112,13 @@ class Run(Teller):
             checkpoint = self.folder.save(step, tags, metrics)
         except Exception as error:
             return self._save_failed(asked, error)
-        self.saved_at, self._saved_for = (step, state.evals), (step, tags)
+        self.saved_at = (step, state.evals)
         self.tell(CheckpointSaved(str(checkpoint.path), step, checkpoint.tags))
         return None
 
     def _tags(self, asked: list[Asked]) -> dict[str, set[str]]:
-        """Who asks, and under which tags; also for the checkpoint of the same step that this one takes the place of."""
-        step, before = self._saved_for
-        tags = {who: set(known) for who, known in before.items()} if step == self.progress.step else {}
+        """Who asks, under the name that stays the same when callbacks change places, and under which tags."""
+        tags: dict[str, set[str]] = {}
         for a in asked:
             if isinstance(a.request, Save):
                 tags.setdefault(self.bus.key_of(a.who), set()).add(a.request.tag)

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from .checkpoint.files import write_text
 from .rows import plain
 
 TRACES: Final = ("run.json", "journal.jsonl", "metrics.jsonl", "checkpoints/step-*", "tb/**/events*")
@@ -70,7 +71,7 @@ def describe_run(folder: Path, run_id: str, seed: int, callbacks: Iterable[tuple
     sittings = json.loads(path.read_text(encoding="utf-8"))["sittings"] if path.exists() else []
     temporary = path.with_suffix(".tmp")
     document = json.dumps(plain({"sittings": [*sittings, told]}), indent=1, allow_nan=False)
-    temporary.write_text(document, encoding="utf-8")
+    write_text(temporary, document)
     temporary.replace(path)
 
 
