@@ -20,7 +20,7 @@ from .state import TrainState
 if TYPE_CHECKING:
     from .subscription import Subscription
 
-Folded = tuple[str, Mapping[str, Any]]
+Folded = tuple[str, dict[str, Any]]
 """("metrics", cells), ("lr", rates) or ("held", rates)."""
 
 
@@ -258,7 +258,7 @@ class Fold:
             self._replies.append(_reply(who.name, request))
             self._change("lr" if self._event.folds_lr else "held", rates)
 
-    def _change(self, what: str, values: Mapping[str, Any]) -> None:
+    def _change(self, what: str, values: dict[str, Any]) -> None:
         if values:
             self._changes.append((what, values))
             self.state = _folded(self.state, (what, values))

@@ -27,6 +27,9 @@ class Cell:
         self.step = step
 
 
+_NONE: Final[dict[str, Cell]] = {}  # shared by all that have none, and never written to
+
+
 class Metrics(Mapping[str, float]):
     """A frozen mapping of metric names to floats; reading a value asks for it.
 
@@ -36,11 +39,8 @@ class Metrics(Mapping[str, float]):
 
     __slots__ = ("_live", "_now", "_old")
 
-    def __init__(
-        self, now: dict[str, Cell] | None = None, old: dict[str, Cell] | None = None, live: bool = False
-    ) -> None:
-        self._now: dict[str, Cell] = {} if now is None else now
-        self._old: dict[str, Cell] = {} if old is None else old
+    def __init__(self, now: dict[str, Cell] = _NONE, old: dict[str, Cell] = _NONE, live: bool = False) -> None:
+        self._now, self._old = now, old
         self._live = live  # whether _old may still hold tensors of the update in hand
 
     def __getitem__(self, key: str) -> float:
@@ -103,9 +103,9 @@ class Metrics(Mapping[str, float]):
     def __repr__(self) -> str:
         return f"Metrics({', '.join(self)})"
 
-    def added(self, cells: Mapping[str, Cell]) -> Metrics:
-        """With these cells among the fresh ones."""
-        return Metrics({**self._now, **cells} if self._now else dict(cells), self._old, self._live)
+    def added(self, cells: dict[str, Cell]) -> Metrics:
+        """With these cells among the fresh ones; the mapping is kept, nobody may change it."""
+        return Metrics({**self._now, **cells} if self._now else cells, self._old, self._live)
 
     def evaluated(self, cells: dict[str, Cell]) -> Metrics:
         """With exactly these cells fresh."""
@@ -113,6 +113,8 @@ class Metrics(Mapping[str, float]):
 
     def aged(self) -> Metrics:
         """At the next step_begin: numbers stay, tensors nobody asked for are dropped, nothing is fresh."""
+        if not (self._now or self._live):
+            return self
         old = self._old
         if self._live:  # an evaluation has pushed this update's cells among the old ones
             old = _numbers(old)
@@ -120,7 +122,7 @@ class Metrics(Mapping[str, float]):
             now = _numbers(self._now)
             if now:
                 old = {**old, **now} if old else now
-        return Metrics(None, old)
+        return Metrics(_NONE, old)
 
 
 def _numbers(cells: dict[str, Cell]) -> dict[str, Cell]:

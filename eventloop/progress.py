@@ -191,6 +191,6 @@ class Progress:
             self.fields[FIELD[name]] = state[name]
         self._elapsed_before, self._since = state["elapsed"], self._clock()
         old = {key: Cell(float(value), step) for key, (value, step) in state["metrics"].items()}
-        self.fields[METRICS] = Metrics(None, old)
+        self.fields[METRICS] = Metrics(old=old)
         self.fields[LR] = self.groups.read()
         self.fields[HELD] = MappingProxyType(dict(state["held"]))

@@ -92,11 +92,12 @@ class TrainState(_Fields):
 
     def begin_update(self) -> TrainState:
         """The next update is in hand: held rates come into force, nothing is fresh, unread tensors are let go."""
-        run_id, epoch, step, _, micro, samples, evals, skipped, total, lr, metrics, rank, world, elapsed, held = self
-        if held:
-            lr, held = MappingProxyType({**lr, **held}), NO_LR
-        counters = (run_id, epoch, step, step + 1, micro, samples, evals, skipped, total)
-        return _new(TrainState, (*counters, lr, metrics.aged(), rank, world, elapsed, held))
+        fields: list[Any] = [*self]  # a list and one copy back: the cheapest way to another tuple of this length
+        fields[_UPDATE] = fields[_STEP] + 1
+        fields[_METRICS] = fields[_METRICS].aged()
+        if fields[_HELD]:
+            fields[_LR], fields[_HELD] = MappingProxyType({**fields[_LR], **fields[_HELD]}), NO_LR
+        return _new(TrainState, fields)
 
     def end_update(self, *, skipped: bool = False, micro: int = 1, samples: int = 0) -> TrainState:
         """The update in hand is finished, or was skipped: then no counter moves but ``skipped`` and the micro-batches.
@@ -106,9 +107,11 @@ class TrainState(_Fields):
             micro: micro-batches that went into the update.
             samples: samples in them.
         """
-        run_id, epoch, step, update, batches, seen, evals, misses, *rest = self
-        step, misses = (step, misses + 1) if skipped else (step + 1, misses)
-        return _new(TrainState, (run_id, epoch, step, update, batches + micro, seen + samples, evals, misses, *rest))
+        fields: list[Any] = [*self]
+        fields[_SKIPPED if skipped else _STEP] += 1
+        fields[_MICRO] += micro
+        fields[_SAMPLES] += samples
+        return _new(TrainState, fields)
 
     def end_evaluation(self, metrics: Mapping[str, Any]) -> TrainState:
         """One more evaluation is counted, and exactly these metrics are fresh.
@@ -126,7 +129,8 @@ class TrainState(_Fields):
             ReplyError: a value is not one real number.
         """
         fields: list[Any] = [*self]
-        fresh = checked_cells({**metrics, **more} if metrics else more, max(fields[_STEP], fields[_UPDATE]))
+        step, update = fields[_STEP], fields[_UPDATE]
+        fresh = checked_cells({**metrics, **more} if metrics else more, update if update > step else step)
         fields[_METRICS] = fields[_METRICS].added(fresh)
         return _new(TrainState, fields)
 
@@ -156,7 +160,8 @@ class TrainState(_Fields):
 
 _new = tuple.__new__
 FIELD: Final[Mapping[str, int]] = MappingProxyType({name: i for i, name in enumerate(TrainState._fields)})
-_STEP, _UPDATE, _LR, _METRICS, _HELD = (FIELD[name] for name in ("step", "update", "lr", "metrics", "held"))
+_STEP, _UPDATE, _MICRO, _SAMPLES, _SKIPPED = (FIELD[n] for n in ("step", "update", "micro", "samples", "skipped"))
+_LR, _METRICS, _HELD = (FIELD[n] for n in ("lr", "metrics", "held"))
 COUNTERS: Final = ("update", "step", "epoch", "micro", "samples", "evals", "skipped")
 
 
