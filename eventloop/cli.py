@@ -50,7 +50,12 @@ def demo(run_dir: Path | None, **options: Any) -> None:
         raise click.UsageError("--resume needs --run-dir")
     from .demo import run_demo
 
-    click.echo(run_demo(run_dir or _free(Path("runs")), **options))
+    folder = run_dir or _free(Path("runs"))
+    try:
+        click.echo(run_demo(folder, **options))
+    except KeyboardInterrupt:
+        click.echo(f"interrupted; to go on: python -m eventloop demo --run-dir {folder} --resume", err=True)
+        sys.exit(130)
 
 
 def _free(parent: Path) -> Path:

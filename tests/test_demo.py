@@ -115,6 +115,22 @@ def test_killed_in_the_middle_it_leaves_a_folder_that_reads_clean_and_goes_on(pl
     assert evaluated == sorted(set(evaluated))
 
 
+def test_interrupted_it_says_how_to_go_on(place):
+    folder = place / "interrupted"
+    child = subprocess.Popen(
+        [sys.executable, "-m", "eventloop", "demo", "--run-dir", str(folder)], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("checkpoints/step-*")) and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
+    child.send_signal(signal.SIGINT)
+    _, told = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert told.endswith(f"interrupted; to go on: python -m eventloop demo --run-dir {folder} --resume\n")
+    assert "Traceback" not in told
+    assert rows_of(folder)[-1]["status"] == "interrupted"
+
+
 def test_help_loads_no_torch():
     script = "from eventloop.cli import main; main(['--help'], standalone_mode=False); import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
