@@ -127,9 +127,9 @@ class Progress:
         return tuple.__new__(TrainState, fields)
 
     def _show_losses(self) -> None:
-        self._shown = len(self.losses)
-        parts = tuple([loss.detach() if hasattr(loss, "detach") else float(loss) for loss in self.losses])
-        value = parts[0] if len(parts) == 1 else parts
+        losses = self.losses
+        self._shown = len(losses)
+        value: Any = _kept(losses[0]) if len(losses) == 1 else tuple([_kept(loss) for loss in losses])
         cell = Cell(value, max(self.fields[STEP], self.fields[UPDATE]))
         self.fields[METRICS] = self.fields[METRICS].added({"loss": cell})
 
@@ -194,3 +194,7 @@ class Progress:
         self.fields[METRICS] = Metrics(old=old)
         self.fields[LR] = self.groups.read()
         self.fields[HELD] = MappingProxyType(dict(state["held"]))
+
+
+def _kept(loss: Any) -> Any:
+    return float(loss) if isinstance(loss, float | int) else loss.detach()
