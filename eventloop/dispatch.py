@@ -51,24 +51,26 @@ class Dispatcher:
             Exception: a handler under the policy ``raise`` failed: its own error, unchanged, after all were called.
             BusyBusError: another thread is publishing on this bus.
         """
+        try:
+            table = self._tables[type(event)]
+        except KeyError:
+            table = self._compile(type(event))
+        slots = table.always
+        if slots is None:
+            index = table.index
+            if index >= 0 and table.low <= state[index] < table.high:  # type: ignore[operator]  # a counter's field
+                slots = table.current
+        if slots is not None and not slots:
+            return NOTHING  # nobody hears it, or nobody is due
         if self._busy and not _nested:
             return self._inside(event, state, _raising)
         self._busy = True  # right behind the test, so that no other thread can slip in between
         fold = None
         try:
-            try:
-                table = self._tables[type(event)]
-            except KeyError:
-                table = self._compile(type(event))
-            slots = table.always
             if slots is None:
-                index = table.index
-                if index >= 0 and table.low <= state[index] < table.high:  # type: ignore[operator]
-                    slots = table.current  # a conditional expression measures slower here
-                else:
-                    slots = table.due(event, state)
-            if not slots:
-                return NOTHING
+                slots = table.due(event, state)
+                if not slots:
+                    return NOTHING
             left = table.left
             if left:
                 table.left = left - 1
@@ -269,7 +271,7 @@ def _publishing(bus: Dispatcher, frame: FrameType | None) -> list[Event]:
     while frame is not None:
         if frame.f_code is Dispatcher.publish.__code__:
             here = frame.f_locals
-            if here["self"] is bus and "table" in here:  # one without a table was refused, or goes through _inside
+            if here["self"] is bus and "fold" in here:  # one without a fold was refused, or goes through _inside
                 events.append(here["event"])
         frame = frame.f_back
     return events

@@ -92,7 +92,7 @@ class TrainState(_Fields):
 
     def begin_update(self) -> TrainState:
         """The next update is in hand: held rates come into force, nothing is fresh, unread tensors are let go."""
-        fields: list[Any] = [*self]  # a list and one copy back: the cheapest way to another tuple of this length
+        fields: list[Any] = [*self[:]]  # a plain tuple, a list, one copy back: the cheapest way to another of these
         fields[_UPDATE] = fields[_STEP] + 1
         fields[_METRICS] = fields[_METRICS].aged()
         if fields[_HELD]:
@@ -107,7 +107,7 @@ class TrainState(_Fields):
             micro: micro-batches that went into the update.
             samples: samples in them.
         """
-        fields: list[Any] = [*self]
+        fields: list[Any] = [*self[:]]
         fields[_SKIPPED if skipped else _STEP] += 1
         fields[_MICRO] += micro
         fields[_SAMPLES] += samples
@@ -128,7 +128,7 @@ class TrainState(_Fields):
         Raises:
             ReplyError: a value is not one real number.
         """
-        fields: list[Any] = [*self]
+        fields: list[Any] = [*self[:]]
         step, update = fields[_STEP], fields[_UPDATE]
         fresh = checked_cells({**metrics, **more} if metrics else more, update if update > step else step)
         fields[_METRICS] = fields[_METRICS].added(fresh)
@@ -136,13 +136,13 @@ class TrainState(_Fields):
 
     def with_metrics(self, metrics: Metrics) -> TrainState:
         """With this mapping in place of ``metrics``."""
-        fields: list[Any] = [*self]
+        fields: list[Any] = [*self[:]]
         fields[_METRICS] = metrics
         return _new(TrainState, fields)
 
     def with_lr(self, lr: Mapping[str, float], *, held: bool = False) -> TrainState:
         """With these rates, in force at once or ``held`` until the next step_begin."""
-        fields: list[Any] = [*self]
+        fields: list[Any] = [*self[:]]
         where = _HELD if held else _LR
         fields[where] = MappingProxyType(fields[where] | lr)
         return _new(TrainState, fields)

@@ -49,14 +49,14 @@ class Window:
 
     def gradients(self) -> Tensor | None:
         """Make the gradients those of the whole window, unscaled; returns their norm if clipping will need it."""
-        import torch
-
         if self._scaler is not None:
             for optimizer in self._optimizers:
                 self._scaler.unscale_(optimizer)
         short = 0 < self.micro < self.accumulate
         if not short and self._clip_norm is None:
             return None
+        import torch
+
         gradients = [p.grad for p in self._groups.parameters() if p.grad is not None]
         if short and gradients:  # each loss was divided by accumulate, but there are fewer
             torch._foreach_mul_(gradients, self.accumulate / self.micro)
@@ -66,9 +66,9 @@ class Window:
 
     def step(self) -> bool:
         """Clip, step and clear the gradients; False if the scaler skipped the step for an overflow."""
-        import torch
-
         if self._clip_norm is not None and self._norm is not None:
+            import torch
+
             torch.nn.utils.clip_grads_with_norm_(list(self._groups.parameters()), self._clip_norm, self._norm)
         done = True
         if self._scaler is None:

@@ -87,7 +87,8 @@ class RowLogger:
 
     def options(self) -> dict[str, dict[str, Any]]:
         """Rows at multiples of ``every``; what cannot even begin to log should not train for hours."""
-        return {"step_end": {"every": self.every}, "train_begin": {"failure": "raise"}}
+        rows = {"every": self.every} if self.every > 1 else {}  # no filter need watch for what is always due
+        return {"step_end": rows, "train_begin": {"failure": "raise"}}
 
     def bind(self, bus: Bus, run_dir: str | Path | None = None) -> None:
         """Take hold of the bus, whose totals the rows are made of, and of the run folder.
