@@ -22,9 +22,11 @@ def blocks(text):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    space = {"__name__": "__main__"}
+    space, run = {"__name__": "__main__"}, []
     for line, code in blocks(page.read_text()):
         exec(compile("\n" * line + code, str(page), "exec"), space)  # so that an error shows the line of the page
+        run.append(line)
+    assert run == [line for line, _ in blocks(page.read_text())]
 
 
 def test_blocks_are_found_with_their_lines_and_no_run_is_left_out():

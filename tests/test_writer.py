@@ -133,7 +133,7 @@ def test_a_dead_sink_is_told_once_by_the_log_once_by_the_next_row_and_at_close(c
 
 def test_a_sink_that_cannot_be_opened_is_a_dead_one(caplog):
     def refuse():
-        raise PermissionError(13, "Permission denied", "/root/log")
+        raise PermissionError(13, "Permission denied", "/var/log/run")
 
     out = Writer("Test", refuse, pause=HOUR)
     out.put(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -41,7 +42,7 @@ class Output(Protocol):
         """Rows written and dropped, and what failed."""
 
 
-class RowLogger:
+class RowLogger(ABC):
     """The base of the loggers: rows at the multiples of ``every``, at each evaluation, and at the end for the rest.
 
     * ``step_end``: the mean of each key over the updates since the row before (of a gauge the last value); a window
@@ -79,9 +80,9 @@ class RowLogger:
         """Where the rows go, None if that is no path."""
         return None
 
+    @abstractmethod
     def open(self, state: TrainState, resumed: bool) -> Output:
         """The output of a run that begins; if ``resumed``, rows after ``state.step`` are of a part that was lost."""
-        raise NotImplementedError(f"{type(self).__name__} must say what its rows go to")
 
     # -- what the bus asks ---------------------------------------------------------------------------------------------
 
