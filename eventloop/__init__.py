@@ -42,6 +42,7 @@ from .state import TrainState
 from .subscription import Handle, Priority
 
 if TYPE_CHECKING:
+    from .evaluation import mean_over
     from .fit import fit
     from .loop import Loop
     from .parts import unwrap
@@ -57,6 +58,7 @@ _LAZY = {
     "Result": "result",
     "read_metrics": "rows",
     "Totals": "totals",
+    "mean_over": "evaluation",
     "unwrap": "parts",
 }
 
@@ -102,6 +104,7 @@ __all__ = [
     "TrainEnd",
     "TrainState",
     "fit",
+    "mean_over",
     "read_metrics",
     "unwrap",
 ]
