@@ -12,7 +12,7 @@ from .fold import NOTHING
 from .limits import sized
 from .log import logger
 from .progress import EPOCH, SAMPLES, TOTAL
-from .rng import RandomStates
+from .rng import RandomStates, samplers
 from .run import Run
 from .window import Window
 
@@ -111,8 +111,9 @@ class Course:
 
     def _source(self, loader: Iterable[B]) -> tuple[Iterator[B], int]:
         """The loader's iterator, wound forward to where a resumed run stands, and how many batches it has given."""
-        if (set_epoch := getattr(getattr(loader, "sampler", None), "set_epoch", None)) is not None:
-            set_epoch(self.progress.epoch - 1)
+        for sampler in samplers(loader):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(self.progress.epoch - 1)
         self.plan(loader)
         position, skip = self.run.position, self.run.position.resumed_at
         position.resumed_at = None
@@ -121,9 +122,10 @@ class Course:
             return iter(loader), 0
         with self.random.rewound(loader):
             source = iter(loader)
-            for _ in range(skip):
-                next(source, END)
-        logger().warning(f"wound the loader forward over {skip} batches of epoch {self.progress.epoch}")
+            passed = sum(1 for _ in zip(range(skip), source, strict=False))
+        logger().warning(f"wound the loader forward over {passed} batches of epoch {self.progress.epoch}")
+        if passed < skip:
+            logger().warning(f"{skip} were made before the checkpoint: the loader is another one, and data is left out")
         return source, skip
 
     def plan(self, loader: object) -> None:

@@ -97,7 +97,19 @@ class RandomStates:
         restore(state["now"])
 
 
+def samplers(loader: object) -> list[Any]:
+    """The samplers of a loader and those inside them."""
+    found: list[Any] = []
+    pending: list[Any] = [loader]
+    while pending:
+        holder = pending.pop(0)
+        inner = [getattr(holder, name, None) for name in ("sampler", "batch_sampler")]
+        new = [s for s in inner if s is not None and all(s is not known for known in found)]
+        found += new
+        pending += new
+    return found
+
+
 def _generators(loader: object) -> list[Any]:
-    samplers = (getattr(loader, name, None) for name in ("sampler", "batch_sampler"))
-    found = [getattr(holder, "generator", None) for holder in (loader, *samplers)]
+    found = [getattr(holder, "generator", None) for holder in (loader, *samplers(loader))]
     return list({id(g): g for g in found if hasattr(g, "set_state")}.values())
