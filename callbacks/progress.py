@@ -104,9 +104,14 @@ def _numbers(state: TrainState, names: Iterable[str]) -> str:
 
 
 def _moves(file: TextIO) -> bool:
-    """Whether a line there can be written over."""
+    """Whether a line there can be written over: a terminal that knows its width, and is not a dumb one."""
     isatty = getattr(file, "isatty", None)
-    return isatty is not None and isatty() and os.environ.get("TERM") != "dumb"
+    if isatty is None or not isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    try:
+        return os.get_terminal_size(file.fileno()).columns > 0
+    except (OSError, ValueError, AttributeError):  # a stand-in that says it is a terminal
+        return True
 
 
 def _bar_class() -> Any:

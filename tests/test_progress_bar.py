@@ -2,6 +2,8 @@
 
 import io
 import itertools
+import os
+import pty
 import threading
 
 import pytest
@@ -156,3 +158,13 @@ def test_a_run_that_ends_before_it_began_leaves_no_bar():
     bus.publish(TrainEnd("failed"))
     bus.close()
     assert file.getvalue().count("\n") <= 1
+
+
+def test_on_a_terminal_that_does_not_know_its_width_there_are_lines_and_no_empty_bar():
+    ours, theirs = pty.openpty()  # new ones are 0 columns wide
+    with os.fdopen(theirs, "w") as file:
+        run = RawRun(ProgressBar(file), state=TrainState(total=1))
+        run.steps(1, 1, loss=lambda n: 0.5)
+        run.end()
+        assert os.read(ours, 1000) == b"completed: 1/1 updates, loss=0.5\r\n"
+    os.close(ours)
