@@ -30,10 +30,13 @@ class Course:
         window: the gradients of the update in hand.
         eval_every: "epoch", a number of updates, or None.
         budget: looks at the handlers' share of step time.
+        random: the random states that a resume puts back.
     """
 
-    def __init__(self, run: Run, window: Window, eval_every: int | str | None, budget: Budget) -> None:
-        self.run, self.window, self.random = run, window, RandomStates()
+    def __init__(
+        self, run: Run, window: Window, eval_every: int | str | None, budget: Budget, random: RandomStates | None = None
+    ) -> None:
+        self.run, self.window, self.random = run, window, random or RandomStates()
         self.progress = run.progress
         self.epoch_open = False
         self.exhausted = False  # the epoch's loader has given all it has

@@ -7,10 +7,11 @@ a second thread, failures, circles) is found out where it happens, off this path
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from .log import logger
 from .requests import Reply, Request, Stop
 from .state import TrainState
 from .subscription import Subscription, checked_policy
+from .watch import Around, watched_by
 
 BLANK: Final = TrainState()
 CYCLE: Final = 16  # so many publishes inside each other, where a RecursionError comes up, are a circle
@@ -42,6 +44,7 @@ class Dispatcher:
         self.writers: dict[str, tuple[object, str]] = {}  # who sets each group's learning rate: origin and name
         self._origin = clock()
         self._busy = False
+        self._watchers: tuple[Around, ...] = ()
         self.inner: list[Control] = []  # answers to publishes inside the one that runs, not yet merged
 
     def publish(self, event: Event, state: TrainState = BLANK, _raising: bool = True, _nested: bool = False) -> Control:
@@ -129,12 +132,30 @@ class Dispatcher:
                 if slot.owner is None:
                     slot.owner = Subscription.of_receiver(slot, self.signals, receiver, self.failure)
                 slots.append(slot)
+            ready = watched_by(slots, self._watchers)
             if issubclass(kind, TrainBegin):
-                table: Table = _BeginTable(kind, tuple(slots), self._seconds, self._begin_table)
+                table: Table = _BeginTable(kind, ready, self._seconds, self._begin_table)
             else:
-                table = Table(kind, tuple(slots), self._seconds)
+                table = Table(kind, ready, self._seconds)
             self._tables[kind] = table
             return table
+
+    @contextlib.contextmanager
+    def watch(self, around: Around) -> Iterator[None]:
+        """Inside the block every call of a handler goes through ``around(who, call, event, state)``.
+
+        It calls ``call(event, state)`` and returns what that returned; ``who`` is the `Subscription`. What it raises is
+        that handler's failure. For tests and traces: a bus that nobody watches pays nothing for it.
+        """
+        with self.signals.lock:
+            self._watchers = (*self._watchers, around)
+            self.signals.invalidate()
+        try:
+            yield
+        finally:
+            with self.signals.lock:
+                self._watchers = tuple(other for other in self._watchers if other is not around)
+                self.signals.invalidate()
 
     def _inside(self, event: Event, state: TrainState, raising: bool) -> Control:
         """A publish while publishing: runs at once, on its own table, and its requests reach the outer one too."""

@@ -43,7 +43,7 @@ class Folder:
             refuse_used(self.path)
         if self.origin is not None:
             self.checkpoints.run_id = self.origin.run_id
-        self.journal = Journal(self.path / "journal.jsonl")
+        self.journal: Journal | None = Journal(self.path / "journal.jsonl")
         self._parts: Mapping[str, Stateful] = {}
         self._describe: Callable[[], None] = lambda: None  # called when the run has really begun
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import shown
 from .events import (
@@ -16,6 +17,7 @@ from .events import (
     Event,
     HandlerFailed,
     RunFailed,
+    StepEnd,
     TrainBegin,
     TrainEnd,
 )
@@ -25,6 +27,29 @@ from .subscription import Priority
 
 if TYPE_CHECKING:
     from .ledger import Entry
+
+JOURNAL: Final = "journal.jsonl"
+"""The name of the journal in a run's folder."""
+FACTS: Final[Mapping[type[Event], Callable[[Any, TrainState], dict[str, Any]]]] = {
+    TrainBegin: lambda event, state: {"run_id": state.run_id, "resumed": event.resumed, "total": state.total},
+    StepEnd: lambda event, state: {"skipped": event.skipped},
+    EvalEnd: lambda event, state: {"evals": state.evals},
+    EpochEnd: lambda event, state: {"completed": event.completed},
+    CheckpointSaved: lambda event, state: {  # by its folder's name, for a run may be moved
+        "checkpoint": Path(event.path).name,
+        "tags": list(event.tags),
+    },
+    HandlerFailed: lambda event, state: {
+        "handler": event.subscription,
+        "at": event.event.name if event.event is not None else "",
+        "error": shown(event.error),
+    },
+    RunFailed: lambda event, state: {"error": shown(event.error)},
+    TrainEnd: lambda event, state: {"status": event.status, "reason": event.reason},
+}
+"""What a row says of an event, by the event's class."""
+LIFE: Final = (TrainBegin, EpochBegin, EvalEnd, EpochEnd, CheckpointSaved, HandlerFailed, RunFailed, TrainEnd)
+"""The events of the short journal."""
 
 
 class Journal:
@@ -36,39 +61,16 @@ class Journal:
         self._path = path
         self._file: LineFile | None = None
 
-    def on_train_begin(self, event: TrainBegin, state: TrainState) -> None:
-        """The run, and whether it goes on from a checkpoint."""
-        self._write(event, state, run_id=state.run_id, resumed=event.resumed, total=state.total)
+    def on_train_begin(self, event: Event, state: TrainState) -> None:
+        """Write the event's row."""
+        facts = FACTS.get(type(event), _nothing)(event, state)
+        if isinstance(event, EvalEnd):
+            facts["metrics"] = {key: state.metrics[key] for key in state.metrics.fresh}
+        place = {"step": state.step, "epoch": state.epoch, "elapsed": round(state.elapsed, 6)}
+        self._row({"event": event.name, "time": time.time(), **place, **facts})
 
-    def on_epoch_begin(self, event: EpochBegin, state: TrainState) -> None:
-        """An epoch."""
-        self._write(event, state)
-
-    def on_epoch_end(self, event: EpochEnd, state: TrainState) -> None:
-        """An epoch, and whether it was completed."""
-        self._write(event, state, completed=event.completed)
-
-    def on_eval_end(self, event: EvalEnd, state: TrainState) -> None:
-        """An evaluation with its metrics."""
-        metrics = {key: state.metrics[key] for key in state.metrics.fresh}
-        self._write(event, state, evals=state.evals, metrics=metrics)
-
-    def on_checkpoint_saved(self, event: CheckpointSaved, state: TrainState) -> None:
-        """A checkpoint; by its folder's name, for a run may be moved."""
-        self._write(event, state, checkpoint=Path(event.path).name, tags=list(event.tags))
-
-    def on_handler_failed(self, event: HandlerFailed, state: TrainState) -> None:
-        """A failure."""
-        at = event.event.name if event.event is not None else ""
-        self._write(event, state, handler=event.subscription, at=at, error=shown(event.error))
-
-    def on_run_failed(self, event: RunFailed, state: TrainState) -> None:
-        """The loop's own error."""
-        self._write(event, state, error=shown(event.error))
-
-    def on_train_end(self, event: TrainEnd, state: TrainState) -> None:
-        """How it ended."""
-        self._write(event, state, status=event.status, reason=event.reason)
+    on_epoch_begin = on_eval_end = on_epoch_end = on_checkpoint_saved = on_train_begin
+    on_handler_failed = on_run_failed = on_train_end = on_train_begin
 
     def entry(self, entry: Entry) -> None:
         """One request and its fate."""
@@ -81,11 +83,11 @@ class Journal:
             self._file.close()
             self._file = None
 
-    def _write(self, event: Event, state: TrainState, **facts: Any) -> None:
-        place = {"step": state.step, "epoch": state.epoch, "elapsed": round(state.elapsed, 6)}
-        self._row({"event": event.name, "time": time.time(), **place, **facts})
-
     def _row(self, row: dict[str, Any]) -> None:
         if self._file is None:
             self._file = LineFile(self._path)
         self._file.append(row)
+
+
+def _nothing(event: Event, state: TrainState) -> dict[str, Any]:
+    return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -264,9 +265,8 @@ class Loop:
         self._phase = "running"
         folder = self._run.folder
         if folder is not None:
-            import torch
-
-            folder.open(torch.initial_seed(), self.bus.objects)
+            torch = sys.modules.get("torch")
+            folder.open(0 if torch is None else torch.initial_seed(), self.bus.objects)
         self._run.begin(self._live, lambda: folder is not None and folder.load(self._parts))
         if folder is not None:
             folder.rehearse(self._parts)

@@ -180,7 +180,7 @@ class Run(Teller):
         if self.bus.run is not None:
             raise RuntimeError("this bus is in the run of another Loop, which has not ended; give each its own Bus")
         self.bus.run = self
-        if self.folder is not None:
+        if self.folder is not None and self.folder.journal is not None:
             self._writes = self.bus.attach(self.folder.journal)
         self.bus.bind(**live)
         resumed = load()

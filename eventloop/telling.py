@@ -64,7 +64,7 @@ class Teller:
         return control
 
     def _journal(self, entry: Entry) -> None:
-        if self.folder is None:
+        if self.folder is None or self.folder.journal is None:
             return
         try:
             self.folder.journal.entry(entry)

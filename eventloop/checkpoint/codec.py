@@ -25,15 +25,14 @@ def pack(value: Any, place: str, tensors: dict[str, Any]) -> Any:
     Raises:
         TypeError: something in it is neither JSON nor a tensor; the message names its place and type.
     """
-    import torch
-
+    torch = sys.modules.get("torch")  # where nobody has loaded it there are no tensors
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {FLOAT: repr(float(value))}
-    if isinstance(value, torch.Tensor):
+    if torch is not None and isinstance(value, torch.Tensor):
         return {TENSOR: _store(value, place, tensors)}
     if isinstance(value, list):
         return [pack(item, f"{place}.{i}", tensors) for i, item in enumerate(value)]
@@ -48,8 +47,6 @@ def pack(value: Any, place: str, tensors: dict[str, Any]) -> Any:
 
 
 def _pack_numpy(value: Any, place: str, tensors: dict[str, Any]) -> Any:
-    import torch
-
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.generic):
         item = value.item()
@@ -57,6 +54,8 @@ def _pack_numpy(value: Any, place: str, tensors: dict[str, Any]) -> Any:
             return pack(item, place, tensors)
     if numpy is not None and isinstance(value, numpy.ndarray):
         with contextlib.suppress(TypeError):  # of objects, of texts
+            import torch
+
             native = value.astype(value.dtype.newbyteorder("="))
             return {ARRAY: _store(torch.from_numpy(native), place, tensors)}
     kind = f"{type(value).__module__}.{type(value).__name__}"

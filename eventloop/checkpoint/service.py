@@ -23,6 +23,7 @@ from ..log import logger
 from .codec import pack
 from .files import make_folder, sync, write_json, write_tensors, write_text
 from .manifest import Checkpoint, write_manifest
+from .retention import Retention
 
 REPLACED: Final = ".replaced"
 
@@ -49,7 +50,7 @@ class Checkpoints:
 
     def __init__(self, root: Path, run_id: str) -> None:
         self.root, self.run_id = root, run_id
-        self._wanted: dict[str, frozenset[int]] = {"Loop": frozenset()}
+        self._retention = Retention()
         self._said: set[Path] = set()
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -175,17 +176,15 @@ class Checkpoints:
 
     def keep(self, saver: str, steps: frozenset[int]) -> None:
         """What this saver wants kept from now on."""
-        self._wanted[saver] = steps
+        self._retention.keep(saver, steps)
         if self.root.is_dir():
             self._remove_unwanted()
 
     def _remove_unwanted(self) -> None:
         mine = [c for c in self.list() if c.run_id == self.run_id]
-        wanted = frozenset().union(*self._wanted.values())
         latest = self._latest()
-        for checkpoint in mine[:-1]:  # the newest always stays
-            told = all(who in self._wanted for who in checkpoint.asked_by)
-            if told and checkpoint.step not in wanted and checkpoint.path.name != latest:
+        for checkpoint in self._retention.unwanted(mine):
+            if checkpoint.path.name != latest:
                 self._trash(checkpoint.path)
 
     def _trash(self, path: Path) -> None:

@@ -1,46 +1,67 @@
-"""For the tests of your own callbacks: a recorder, a check of the running order, and hypothesis strategies.
+"""For the tests of your own callbacks: a loop without a model, a clock, a recorder, faults, checks and strategies.
 
-The strategies are loaded when you ask for one, so that this module needs neither hypothesis nor torch.
+Each name is loaded when it is asked for: the module needs neither torch nor a test runner, its strategies hypothesis.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from .crowd import Crowd, Deliberate, MadeUpEvent, Subscriber
-from .order import assert_order
-from .recorder import Recorder
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from .clock import Clock
+    from .crowd import Crowd, Deliberate, MadeUpEvent, Subscriber
+    from .fake_loop import FakeLoop
+    from .faults import full_disk, hanging, inject, raising, slow
+    from .order import assert_order
+    from .recorder import Recorder
     from .strategies import metric_series, metric_values, subscriptions
     from .streams import event_streams
 
-_LAZY = {
+_HOME: Final = {
+    "Clock": "clock",
+    "Crowd": "crowd",
+    "Deliberate": "crowd",
+    "FakeLoop": "fake_loop",
+    "MadeUpEvent": "crowd",
+    "Recorder": "recorder",
+    "Subscriber": "crowd",
+    "assert_order": "order",
     "event_streams": "streams",
+    "full_disk": "faults",
+    "hanging": "faults",
+    "inject": "faults",
     "metric_series": "strategies",
     "metric_values": "strategies",
+    "raising": "faults",
+    "slow": "faults",
     "subscriptions": "strategies",
 }
 
 __all__ = [
+    "Clock",
     "Crowd",
     "Deliberate",
+    "FakeLoop",
     "MadeUpEvent",
     "Recorder",
     "Subscriber",
     "assert_order",
     "event_streams",
+    "full_disk",
+    "hanging",
+    "inject",
     "metric_series",
     "metric_values",
+    "raising",
+    "slow",
     "subscriptions",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """The strategies, which need hypothesis."""
-    if name not in _LAZY:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    value = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
     return value
