@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,9 @@ from .callbacks import (
 from .events import StepEnd
 from .explain import HandlerCost
 from .loop import Loop
+from .testing import full_disk
 
+FULL_AT = 48 * 1024  # bytes a file: the checkpoints of the small network fit, the logs of a run do not
 TRAINING_IMAGES = 400  # so few that the network begins to learn them by heart: then eval_loss rises
 
 
@@ -100,28 +101,12 @@ def run_demo(run_dir: Path, *, patience: int, max_epochs: int, seed: int, resume
         callbacks=callbacks,
         resume="auto" if resume else None,
     )
-    with loop, _full_disk() if fail_logger else contextlib.nullcontext():
+    with loop, full_disk(FULL_AT) if fail_logger else contextlib.nullcontext():
         for _ in loop.epochs():
             for images, labels in loop.batches(train_loader):
                 loop.backward(F.cross_entropy(model(images), labels))
                 loop.update()
     return _story(loop, run_dir)
-
-
-@contextlib.contextmanager
-def _full_disk() -> Iterator[None]:
-    """No file may grow beyond this many bytes: the checkpoints of the small network fit, the logs of a run do not."""
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_AT, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-FULL_AT = 48 * 1024
 
 
 def _story(loop: Loop, run_dir: Path) -> str:

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from eventloop import Bus
-from eventloop.testing import Recorder
 
 # `make storm` sets HYPOTHESIS_PROFILE=random; everywhere else a test that passed today passes tomorrow.
 settings.register_profile("derandomized", derandomize=True, deadline=None, max_examples=60)
@@ -15,15 +14,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "derandomized"))
 
 
 @pytest.fixture
-def bus():
-    return Bus()
+def bus(clock):
+    """In place of the strict one of the plugin: most tests here are about what isolation does."""
+    return Bus(clock=clock)
 
 
 @pytest.fixture
 def strict_bus():
     return Bus(failure="raise")
-
-
-@pytest.fixture
-def recorder(bus):
-    return Recorder(bus)
