@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from eventloop.lazy import lazy
+
 if TYPE_CHECKING:
     from .checkpoint import ModelCheckpoint
     from .early_stopping import EarlyStopping
@@ -47,16 +49,15 @@ __all__ = [
     "WarmupCosine",
 ]
 
+_load = lazy(__name__, _LAZY)
+
 
 def __getattr__(name: str) -> Any:
     """A callback, loaded when somebody asks."""
     own = name.removesuffix("Callback")
     if own not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {', '.join(_LAZY)}")
-    from importlib import import_module
-
-    value = globals()[name] = getattr(import_module(f".{_LAZY[own]}", __name__), own)
-    return value
+    return _load(own)
 
 
 def __dir__() -> list[str]:

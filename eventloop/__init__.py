@@ -6,7 +6,7 @@ are loaded at first use, so that importing this package loads no torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .bus import Bus
 from .callback import Callback
@@ -36,6 +36,7 @@ from .events import (
 )
 from .failures import Failure
 from .fold import Control
+from .lazy import lazy
 from .metrics import Metrics
 from .requests import Evaluate, Keep, Reply, Report, Request, Save, SetLR, SkipUpdate, Stop
 from .state import TrainState
@@ -109,12 +110,4 @@ __all__ = [
     "unwrap",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Loop, fit and the like, loaded when somebody asks."""
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
-    return value
+__getattr__ = lazy(__name__, _LAZY)

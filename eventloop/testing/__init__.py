@@ -5,7 +5,9 @@ Each name is loaded when it is asked for: the module needs neither torch nor a t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from ..lazy import lazy
 
 if TYPE_CHECKING:
     from .clock import Clock
@@ -57,11 +59,4 @@ __all__ = [
     "subscriptions",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    return value
+__getattr__ = lazy(__name__, _HOME)
