@@ -13,7 +13,7 @@ ONE_THREAD := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1}
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check bench docs integrations storm clean setup-demo setup-test setup-dev setup-docs
+.PHONY: help demo test coverage check bench docs integrations storm clean setup-demo setup-test setup-dev setup-docs
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,6 +23,12 @@ demo: setup-demo ## train a small model and show what the bus does
 
 test: setup-test ## the tests
 	$(ONE_THREAD) $(BIN)/python -m pytest -m "not integration and not storm" $(ARGS) tests
+
+coverage: setup-test ## the tests once more, with the branches that they reach
+	@$(BIN)/python -m coverage erase
+	$(ONE_THREAD) $(BIN)/python -m coverage run -m pytest -m "not integration and not storm" $(ARGS) tests
+	@$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
 
 check: setup-dev ## format, lint and types, as a reviewer would ask for
 	$(BIN)/ruff format --check .
@@ -42,7 +48,7 @@ storm: setup-test ## long randomized runs and kills
 	HYPOTHESIS_PROFILE=random $(ONE_THREAD) $(BIN)/python -m pytest -m storm $(ARGS) tests
 
 clean: ## remove the environment, caches and built files (runs/ is yours and stays)
-	rm -rf .venv .venv-tools .pytest_cache .mypy_cache .ruff_cache .hypothesis site build dist bench-out*
+	rm -rf .venv .venv-tools .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis site build dist bench-out*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup-demo setup-test setup-dev setup-docs: setup-%:

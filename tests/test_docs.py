@@ -1,5 +1,6 @@
 """Every Python block of the README and of the pages in docs runs as it stands, page by page, in an empty folder."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if page.exists()]
 BLOCK = re.compile(r"^(?P<fence>`{3,})python(?P<words>[^\n]*)\n(?P<code>.*?)^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL)
+FIXTURES = {"bus", "clock", "fake_loop", "recorder"}
 
 
 def blocks(text):
@@ -20,12 +22,15 @@ def blocks(text):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
+def test_the_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
     space, run = {"__name__": "__main__"}, []
     for line, code in blocks(page.read_text()):
         exec(compile("\n" * line + code, str(page), "exec"), space)  # so that an error shows the line of the page
         run.append(line)
+    for test in [value for name, value in space.items() if name.startswith("test_")]:
+        if set(names := inspect.signature(test).parameters) <= FIXTURES and names:  # as pytest would
+            test(**{name: request.getfixturevalue(name) for name in names})
     assert run == [line for line, _ in blocks(page.read_text())]
 
 
