@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Final
 from ..lazy import lazy
 
 if TYPE_CHECKING:
+    from .any_order import assert_any_order
     from .clock import Clock
     from .crowd import Crowd, Deliberate, MadeUpEvent, Subscriber
+    from .dependencies import Dependency, OrderReport, order_report
     from .fake_loop import FakeLoop
     from .faults import full_disk, hanging, inject, raising, slow
-    from .order import assert_order
-    from .recorder import Recorder
+    from .order import assert_before, assert_order
+    from .recorder import Recorder, Trace
     from .strategies import metric_series, metric_values, subscriptions
     from .streams import event_streams
 
@@ -23,10 +25,15 @@ _HOME: Final = {
     "Clock": "clock",
     "Crowd": "crowd",
     "Deliberate": "crowd",
+    "Dependency": "dependencies",
     "FakeLoop": "fake_loop",
     "MadeUpEvent": "crowd",
+    "OrderReport": "dependencies",
     "Recorder": "recorder",
     "Subscriber": "crowd",
+    "Trace": "recorder",
+    "assert_any_order": "any_order",
+    "assert_before": "order",
     "assert_order": "order",
     "event_streams": "streams",
     "full_disk": "faults",
@@ -34,6 +41,7 @@ _HOME: Final = {
     "inject": "faults",
     "metric_series": "strategies",
     "metric_values": "strategies",
+    "order_report": "dependencies",
     "raising": "faults",
     "slow": "faults",
     "subscriptions": "strategies",
@@ -43,10 +51,15 @@ __all__ = [
     "Clock",
     "Crowd",
     "Deliberate",
+    "Dependency",
     "FakeLoop",
     "MadeUpEvent",
+    "OrderReport",
     "Recorder",
     "Subscriber",
+    "Trace",
+    "assert_any_order",
+    "assert_before",
     "assert_order",
     "event_streams",
     "full_disk",
@@ -54,6 +67,7 @@ __all__ = [
     "inject",
     "metric_series",
     "metric_values",
+    "order_report",
     "raising",
     "slow",
     "subscriptions",
