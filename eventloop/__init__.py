@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .parts import unwrap
     from .result import Result
     from .rows import read_metrics
+    from .stream import read_stream
     from .totals import Totals
 
 __version__ = "0.1.0"
@@ -58,6 +59,7 @@ _LAZY = {
     "fit": "fit",
     "Result": "result",
     "read_metrics": "rows",
+    "read_stream": "stream",
     "Totals": "totals",
     "mean_over": "evaluation",
     "unwrap": "parts",
@@ -107,6 +109,7 @@ __all__ = [
     "fit",
     "mean_over",
     "read_metrics",
+    "read_stream",
     "unwrap",
 ]
 

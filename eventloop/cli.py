@@ -58,6 +58,47 @@ def demo(run_dir: Path | None, **options: Any) -> None:
         sys.exit(130)
 
 
+@main.command()
+@click.argument("run_a", type=click.Path(path_type=Path))
+@click.argument("run_b", type=click.Path(path_type=Path))
+@click.option(
+    "--rtol", type=click.FloatRange(min=0.0), default=0.0, show_default=True, help="Numbers so near are equal."
+)
+@click.option("--context", type=click.IntRange(min=0), default=5, show_default=True, help="Rows to show before it.")
+def diff(run_a: Path, run_b: Path, **options: Any) -> None:
+    """Show the first event at which two recorded runs differ, and who made the difference.
+
+    For all that happened, let the runs record by Loop(journal="full"). Exit code: 0 equal, 1 different, 2 an error.
+    """
+    from .diff import diff_runs
+
+    comparison = diff_runs(run_a, run_b, **options)
+    click.echo(str(comparison))
+    sys.exit(0 if comparison.equal else 1)
+
+
+@main.command("check-callback")
+@click.argument("place", metavar="MODULE:CLASS", required=False)
+@click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
+@click.option("--skip", multiple=True, metavar="NAME=REASON", help="A check to leave out, and why.")
+@click.option("--list", "list_checks", is_flag=True, help="Show the checks and what they promise.")
+def check_callback(place: str | None, arguments: tuple[str, ...], skip: tuple[str, ...], list_checks: bool) -> None:
+    """Put a callback through every check of the test kit: MODULE:CLASS, or path/to/file.py:CLASS.
+
+    Exit code: 0 all kept, 1 some failed, 2 an error.
+    """
+    from .testing.checks.command import check_place, listed
+
+    if list_checks:
+        click.echo(listed())
+        return
+    if place is None:
+        raise click.UsageError("name a callback, as module:Class, or ask for --list")
+    report, passed = check_place(place, arguments, skip)
+    click.echo(report)
+    sys.exit(0 if passed else 1)
+
+
 def _free(parent: Path) -> Path:
     n = 1
     while (folder := parent / f"digits-{n}").exists():

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 JOURNAL: Final = "journal.jsonl"
 """The name of the journal in a run's folder."""
+LIFE: Final = (TrainBegin, EpochBegin, EvalEnd, EpochEnd, CheckpointSaved, HandlerFailed, RunFailed, TrainEnd)
+"""The events of the short journal."""
 FACTS: Final[Mapping[type[Event], Callable[[Any, TrainState], dict[str, Any]]]] = {
     TrainBegin: lambda event, state: {"run_id": state.run_id, "resumed": event.resumed, "total": state.total},
     StepEnd: lambda event, state: {"skipped": event.skipped},
@@ -47,9 +49,6 @@ FACTS: Final[Mapping[type[Event], Callable[[Any, TrainState], dict[str, Any]]]] 
     RunFailed: lambda event, state: {"error": shown(event.error)},
     TrainEnd: lambda event, state: {"status": event.status, "reason": event.reason},
 }
-"""What a row says of an event, by the event's class."""
-LIFE: Final = (TrainBegin, EpochBegin, EvalEnd, EpochEnd, CheckpointSaved, HandlerFailed, RunFailed, TrainEnd)
-"""The events of the short journal."""
 
 
 class Journal:
@@ -61,16 +60,15 @@ class Journal:
         self._path = path
         self._file: LineFile | None = None
 
-    def on_train_begin(self, event: Event, state: TrainState) -> None:
-        """Write the event's row."""
-        facts = FACTS.get(type(event), _nothing)(event, state)
+    def _write(self, event: Event, state: TrainState) -> None:
+        facts = facts_of(event, state)
         if isinstance(event, EvalEnd):
             facts["metrics"] = {key: state.metrics[key] for key in state.metrics.fresh}
         place = {"step": state.step, "epoch": state.epoch, "elapsed": round(state.elapsed, 6)}
         self._row({"event": event.name, "time": time.time(), **place, **facts})
 
-    on_epoch_begin = on_eval_end = on_epoch_end = on_checkpoint_saved = on_train_begin
-    on_handler_failed = on_run_failed = on_train_end = on_train_begin
+    on_train_begin = on_epoch_begin = on_eval_end = on_epoch_end = on_checkpoint_saved = _write
+    on_handler_failed = on_run_failed = on_train_end = _write
 
     def entry(self, entry: Entry) -> None:
         """One request and its fate."""
@@ -89,5 +87,7 @@ class Journal:
         self._file.append(row)
 
 
-def _nothing(event: Event, state: TrainState) -> dict[str, Any]:
-    return {}
+def facts_of(event: Event, state: TrainState) -> dict[str, Any]:
+    """What a row says of an event beside where it happened."""
+    tell = next((FACTS[kind] for kind in type(event).__mro__ if kind in FACTS), None)
+    return {} if tell is None else tell(event, state)

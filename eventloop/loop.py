@@ -16,6 +16,8 @@ from .evaluation import Evaluation, mean_over
 from .events import Event, GradientsReady
 from .fold import Control
 from .folder import Folder
+from .full_journal import FullJournal, is_full
+from .journal import JOURNAL
 from .ledger import Ledger
 from .limits import Limits
 from .parts import Optimizers, unwrap
@@ -63,6 +65,7 @@ class Loop:
         handler_budget: the share of step time above which a handler is named in a warning, once; None for never.
         resume: None, "auto" (the newest whole checkpoint of ``run_dir``), a checkpoint's path or a step.
         overwrite: move another run in ``run_dir`` aside instead of refusing.
+        journal: "short": lifecycle, requests and failures; "full": every publish, for `read_stream` and replay.
 
     Raises:
         ValueError: an argument is out of range; the message names it and its value.
@@ -94,6 +97,7 @@ class Loop:
         handler_budget: float | None = 0.05,
         resume: int | str | Path | None = None,
         overwrite: bool = False,
+        journal: str = "short",
     ) -> None:
         limits = Limits(max_epochs, max_steps, min_epochs, min_steps)
         check_numbers(accumulate, clip_norm, eval_every, resume, run_dir)
@@ -101,6 +105,9 @@ class Loop:
         check_parts(model, optimizers, bus, callbacks, bind)
         run_id = uuid.uuid4().hex[:12]
         folder = None if run_dir is None else Folder(run_dir, run_id, resume, overwrite)
+        if is_full(journal, run_dir) and folder is not None:
+            facts = {"eval_every": eval_every, "accumulate": accumulate, "evaluate": evaluate is not None}
+            folder.journal = FullJournal(folder.path / JOURNAL, {**vars(limits), **facts})
         self.bus = bus if bus is not None else Bus()
         self._progress = Progress(Groups(optimizers), run_id)
         self._run = Run(self.bus, self._progress, Ledger(Alone()), Evaluation(model, evaluate), limits, folder)

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from .callbacks import _BY_PATH
 from .checkpoint.files import write_text
 from .rows import plain
 
@@ -64,7 +65,10 @@ def describe_run(folder: Path, run_id: str, seed: int, callbacks: Iterable[tuple
         "git": git_commit(),
         "versions": {"python": platform.python_version(), **_versions("torch", "torch-eventloop", "numpy", "blinker")},
         "seed": seed,
-        "callbacks": [{"name": name, "type": type(c).__name__, "settings": settings(c)} for name, c in callbacks],
+        "callbacks": [
+            {"name": name, "type": type(c).__name__, "path": import_path(type(c)), "settings": settings(c)}
+            for name, c in callbacks
+        ],
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "run.json"
@@ -73,6 +77,17 @@ def describe_run(folder: Path, run_id: str, seed: int, callbacks: Iterable[tuple
     document = json.dumps(plain({"sittings": [*sittings, told]}), indent=1, allow_nan=False)
     write_text(temporary, document)
     temporary.replace(path)
+
+
+def import_path(kind: type) -> str:
+    """Where a class is imported from, as ``module:QualName``: the outermost package that has it under its name."""
+    module, name = kind.__module__, kind.__qualname__
+    if module.startswith(f"{_BY_PATH}."):
+        return f"eventloop.callbacks:{name}"
+    parts = module.split(".")
+    packages = (".".join(parts[:n]) for n in range(1, len(parts)))
+    public = (p for p in packages if p in sys.modules and getattr(sys.modules[p], name, None) is kind)
+    return f"{next(public, module)}:{name}"
 
 
 def settings(thing: Any) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class Asker:
 class Run:
     """One planned run and what came of it."""
 
-    def __init__(self, plan, folder, bus=None):
+    def __init__(self, plan, folder, bus=None, **options):
         self.plan, self.closed, self.error, self.raised = plan, [], None, None
         self.model = torch.nn.Linear(1, 1, bias=False)
         limits = {w: getattr(plan, w) for w in ("max_epochs", "max_steps", "min_epochs", "min_steps")}
@@ -146,6 +146,7 @@ class Run:
             eval_every=plan.eval_every,
             callbacks=self.askers,
             bus=bus,
+            **options,
         )
         self.loop.carry_out(Carried, lambda request: None)
         self.lines = Recorder(self.loop.bus, lambda event, state: event)

@@ -9,6 +9,7 @@ from loops import ask, batches, model_and_optimizer, train
 
 from callbacks import EarlyStopping, WarmupCosine
 from eventloop import Bus, Evaluate, Loop, Save, Stop
+from eventloop.rundir import import_path
 from eventloop.testing import Deliberate
 
 
@@ -62,6 +63,16 @@ def test_the_journal_tells_the_life_of_the_run(parts, folder):
     assert rows[2]["metrics"] == {"eval_loss": "NaN"}
     assert (rows[7]["checkpoint"], rows[7]["tags"]) == ("step-00000004", ["last"])
     assert (rows[8]["status"], rows[8]["reason"]) == ("completed", "")
+
+
+def test_the_journal_tells_an_epoch_that_was_left_from_one_that_was_completed(parts, folder):
+    """Fails if every epoch's end is written as that of a whole epoch."""
+    model, optimizer = parts
+    loop = Loop(model, optimizer, run_dir=folder, max_epochs=3)
+    ask(loop, "step_end", Stop("enough"), once=3)
+    train(loop, model, batches(2))
+    ends = [(row["epoch"], row["completed"]) for row in journal(folder) if row["event"] == "epoch_end"]
+    assert ends == [(1, True), (2, False)]
 
 
 def test_every_request_stands_in_the_journal_with_its_fate(parts, folder):
@@ -187,11 +198,13 @@ def test_run_json_tells_what_was_run(parts, folder, tmp_path, monkeypatch):
         {
             "name": "WarmupCosine",
             "type": "WarmupCosine",
+            "path": "callbacks:WarmupCosine",
             "settings": {"warmup_steps": 1, "total_steps": None, "eta_min": 0.0},
         },
         {
             "name": "EarlyStopping",
             "type": "EarlyStopping",
+            "path": "callbacks:EarlyStopping",
             "settings": {
                 "monitor": "eval_loss",
                 "mode": "min",
@@ -221,6 +234,15 @@ def test_settings_are_strict_json_and_only_those_that_are_kept(parts, folder):
     train(loop, model, batches(1))
     (sitting,) = strict((folder / "run.json").read_text())["sittings"]
     assert sitting["callbacks"][0]["settings"] == {"limit": ["Infinity", 1]}
+    assert sitting["callbacks"][0]["path"] == "test_run_folder:Odd"
+
+
+def test_a_callback_is_named_by_the_package_from_which_it_can_be_imported():
+    hidden = type("EarlyStopping", (), {"__module__": "eventloop.shipped_callbacks.early_stopping"})
+    assert import_path(EarlyStopping) == "callbacks:EarlyStopping"
+    assert import_path(Loop) == "eventloop:Loop"
+    assert import_path(hidden) == "eventloop.callbacks:EarlyStopping"  # where "callbacks" is somebody else's
+    assert import_path(Odd) == "test_run_folder:Odd"
 
 
 def test_run_json_names_the_commit_and_whether_anything_differs_from_it(parts, tmp_path, monkeypatch):

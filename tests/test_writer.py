@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from callbacks.loggers.writer import Writer
+from eventloop.writer import Writer
 from eventloop import read_metrics
 
 HOUR = 3600.0

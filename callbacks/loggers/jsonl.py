@@ -12,10 +12,10 @@ from typing import Any, Final
 from eventloop import TrainState
 from eventloop.log import logger
 from eventloop.rows import METRICS, LineFile
+from eventloop.writer import Writer
 
 from .aside import beside
 from .rows import Row, RowLogger
-from .writer import Writer
 
 FIELDS: Final = frozenset({"event", "step", "epoch", "evals", "time", "elapsed"})
 

@@ -17,10 +17,10 @@ from typing import Any, Final
 from eventloop import TrainState
 from eventloop.log import logger
 from eventloop.rows import append_whole
+from eventloop.writer import Writer
 
 from .aside import beside
 from .rows import Row, RowLogger
-from .writer import Writer
 
 GROUPS: Final = {"step_end": "train", "train_end": "train", "eval_end": "eval", "epoch_end": "epoch"}
 _OURS: Final = re.compile(r"events\.out\.tfevents\.(\d{10,})\.(\d{9})\.")

@@ -1,0 +1,241 @@
+"""Reading a journal back: `read_stream` gives what happened in a run, in order, as one history.
+
+Each row is a flat mapping: ``event`` (a name, or "request": the fate of a request), ``time`` (seconds since the epoch),
+``step``, ``epoch``, ``elapsed`` and what the event says of itself (``skipped``, ``completed``, ``checkpoint``,
+``tags``, ``status``, ``reason``, ``handler``, ``at``, ``error``; of a class of the user's own ``fields``). Those of a
+full journal also have:
+
+``counters``
+    update, micro, samples, evals, skipped and total, as the handlers saw them.
+``lr``
+    the rate of each group when the dispatch was over.
+``metrics``, ``reported``
+    values that are fresh since the row before: what the loop itself gave, and what handlers reported at this event. A
+    name in both was given by the loop and replaced by a handler. At step_begin what was fresh before is so no more; at
+    eval_end the row has all that is.
+``asked``
+    ``[who, class name, content]`` of every reply in order. The content of Stop and SkipUpdate is the reason, of Save
+    the tag, of Keep the steps, of SetLR the rates by group, of Report the names; of a user's class its fields.
+``failed``
+    ``[who, event, error, policy]`` of every handler that failed.
+``nested``
+    the event was published inside a handler, and its row stands before that of the publish around it, which has what
+    was asked for; or it was published past the loop. Its ``metrics`` are all that is fresh.
+``interrupted``
+    a KeyboardInterrupt or the like ended the dispatch; nobody knows what else was asked for.
+
+The row of ``train_begin`` also has ``loop`` (its limits and other options) and ``handlers``: for each event who hears
+it, in running order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from .journal import JOURNAL
+from .rows import decode
+
+Row = dict[str, Any]
+UNMARKED: Final = (b'{"event": "step_begin"', b'{"event": "step_end"', b'{"event": "gradients_ready"')
+"""How the rows begin that say nothing about where a sitting or a checkpoint begins; most of a file is such rows."""
+
+
+class Line(NamedTuple):
+    """A line of the file, by its place in bytes."""
+
+    start: int
+    end: int
+    text: bytes
+
+
+class Save(NamedTuple):
+    """Where the journal tells of a checkpoint: from ``start``, its own row at ``row``, up to ``end``."""
+
+    start: int
+    row: int
+    end: int
+    step: int
+
+
+class Sitting(NamedTuple):
+    """One process's part of a run: from ``start`` to the end of the file or the next sitting."""
+
+    start: int
+    resumed: bool
+    full: bool
+
+
+def read_stream(run: str | PathLike[str]) -> Stream:
+    """The journal of a run.
+
+    Args:
+        run: the run's folder, or the file itself.
+
+    Raises:
+        FileNotFoundError: it has none.
+        ValueError: a line of it is no row, or it does not begin with a run.
+    """
+    path = Path(run)
+    if path.is_dir():
+        path = path / JOURNAL
+    if not path.is_file():
+        raise FileNotFoundError(f"{run} has no journal ({path.name}); a Loop with a run_dir writes one")
+    return Stream(path)
+
+
+class Stream:
+    """The journal of a run, read from its file whenever its rows are asked for.
+
+    Iterating gives the one history that led to where the run stands: what came after the checkpoint from which a later
+    sitting went on is left out, and so is the beginning of that sitting.
+
+    Attributes:
+        path: the file.
+        full: whether every sitting recorded every publish.
+        sittings: how many processes have worked on the run.
+        missing: rows that a slow disk has cost.
+        truncated: whether a full journal has come to its limit, so that only lifecycle and requests follow.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.missing, self.truncated = 0, False
+        self._sittings: list[Sitting] = []
+        self._spans: list[tuple[int, int]] = []  # the parts of the file that make up the history
+        self._saves: list[Save] = []
+        self._scan()
+        if not self._sittings:
+            raise ValueError(f"{path} tells of no run: it has no train_begin")
+        self.full = all(sitting.full for sitting in self._sittings)
+        self.sittings = len(self._sittings)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the rows lack no publish from the run's beginning to where they end: then a replay is exact."""
+        from_the_beginning = self._sittings[0].start < self._spans[0][1] and not self._sittings[0].resumed
+        return self.full and from_the_beginning and not self.missing and not self.truncated
+
+    def __iter__(self) -> Iterator[Row]:
+        """The history, as one run."""
+        history = ((i, row) for i, part in enumerate(self.parts()) for row in part)
+        open_epoch: int | None = None
+        before: list[Row] = []  # published inside the next one
+        for i, row in history:
+            before.append(row)
+            if _is_inner(row):
+                continue
+            again = row["event"] == "epoch_begin" and row["epoch"] == open_epoch
+            if i and (again or row["event"] == "train_begin"):
+                before = []
+                continue
+            if row["event"] in ("epoch_begin", "epoch_end"):
+                open_epoch = row["epoch"] if row["event"] == "epoch_begin" else None
+            yield from before
+            before = []
+        yield from before
+
+    def parts(self) -> Iterator[Iterator[Row]]:
+        """The history, sitting by sitting, each from its train_begin to the checkpoint that the next went on from."""
+        return (self._rows(*span) for span in self._spans)
+
+    def sitting(self, number: int) -> Iterator[Row]:
+        """All rows of one sitting, from 0, whatever became of them later."""
+        starts = [sitting.start for sitting in self._sittings]
+        end = starts[number + 1] if number + 1 < len(starts) else self._size
+        return self._rows(starts[number], end)
+
+    # -- the file ------------------------------------------------------------------------------------------------------
+
+    def _lines(self, start: int = 0, end: int | None = None) -> Iterator[Line]:
+        with self.path.open("rb") as file:
+            file.seek(start)
+            for text in file:
+                if end is not None and start >= end:
+                    return
+                yield Line(start, start + len(text), text)
+                start += len(text)
+
+    def _row(self, line: Line) -> Row | None:
+        """The row; None for a torn last line, which is being written or never was."""
+        try:
+            return decode(line.text)
+        except ValueError:
+            if line.text.endswith(b"\n"):
+                raise ValueError(f"{self.path}, at byte {line.start}: {line.text[:80]!r} is not a row") from None
+            return None
+
+    def _rows(self, start: int, end: int) -> Iterator[Row]:
+        counters: Row = {}
+        lr: Row = {}
+        for line in self._lines(start, end):
+            row = self._row(line)
+            if row is not None and "elapsed" in row:
+                now, rates = {**counters, **row.get("counters", {})}, {**lr, **row.get("lr", {})}
+                if now:
+                    row["counters"], row["lr"] = now, rates
+                if not row.get("nested"):
+                    counters, lr = now, rates
+            if row is not None:
+                yield row
+
+    def _scan(self) -> None:
+        """Find the sittings, where each goes on, and what is missing."""
+        inner: int | None = None  # where rows began that belong to the next one
+        self._size = 0
+        for line in self._lines():
+            self._size = line.end
+            row = None if line.text.startswith(UNMARKED) and b'"nested"' not in line.text else self._row(line)
+            if row is not None and _is_inner(row):
+                inner = line.start if inner is None else inner
+                continue
+            start, inner = line.start if inner is None else inner, None
+            if row is not None:
+                self._note(row, start, line)
+        if self._spans:
+            self._spans[-1] = (self._spans[-1][0], self._size)
+
+    def _note(self, row: Row, start: int, line: Line) -> None:
+        event = row["event"]
+        if event == "train_begin":
+            self._begin(row, start)
+        elif event == "checkpoint_saved":
+            self._saves.append(Save(start, line.start, line.end, row["step"]))
+        elif event == "request" and row["request"] == "Save" and self._saves and self._saves[-1].end == start:
+            self._saves[-1] = self._saves[-1]._replace(end=line.end)  # whose save it was
+        elif event == "missing":
+            self.missing += row["rows"]
+        elif event == "truncated":
+            self.truncated = True
+
+    def _begin(self, row: Row, start: int) -> None:
+        self._sittings.append(Sitting(start, row["resumed"], "loop" in row))
+        if not row["resumed"]:
+            self._spans = []
+        elif self._spans:
+            self._spans[-1] = (self._spans[-1][0], start)
+            cut = self._went_on(row, start)
+            self._spans = [(begin, min(end, cut)) for begin, end in self._spans if begin < cut]
+        self._spans.append((start, start))
+
+    def _went_on(self, row: Row, start: int) -> int:
+        """Where the history ends that a resumed sitting goes on from."""
+        step, after = row["step"], row.get("after")
+        if after is not None:  # the journal ended there when the checkpoint was made; its own row came next
+            return next((s.end for s in self._saves if s.step == step and s.start <= after <= s.row), after)
+        for save in reversed(self._saves):
+            if save.step == step:
+                return save.end
+        end = 0
+        for line in self._lines(0, start):
+            before = self._row(line)
+            if before is not None and before.get("step", 0) <= step:
+                end = line.end
+        return end
+
+
+def _is_inner(row: Row) -> bool:
+    """Whether the row belongs to the next one: what happened inside a dispatch is told before it."""
+    return bool(row.get("nested", row["event"] == "handler_failed"))
