@@ -99,6 +99,30 @@ def check_callback(place: str | None, arguments: tuple[str, ...], skip: tuple[st
     sys.exit(0 if passed else 1)
 
 
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="CALLBACK.SETTING=VALUE",
+    help="Decide with this setting; several values, separated by commas, are tried one after the other. Repeatable.",
+)
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def replay(run: Path, settings: tuple[str, ...], as_json: bool) -> None:
+    """Decide again over a recorded run: when it would have stopped, and what it would have kept.
+
+    Without --set it verifies that the recorded ledger comes out again. The run must have been recorded by
+    Loop(journal="full"); nothing is written into its folder. Exit code: 0, 1 if the ledger does not come out again, 2
+    an error.
+    """
+    from .replay.command import run_replay
+
+    text, reproduced = run_replay(run, settings, as_json=as_json)
+    click.echo(text)
+    sys.exit(0 if reproduced else 1)
+
+
 def _free(parent: Path) -> Path:
     n = 1
     while (folder := parent / f"digits-{n}").exists():

@@ -52,7 +52,7 @@ class Course:
 
     def another_epoch(self) -> bool:
         """Whether one may begin, or go on where a checkpoint was made."""
-        if self.run.over():
+        if self.run.over() and not self.run.owes_evaluation():
             return False
         resuming = self.run.position.resumed_at is not None
         return resuming or self.run.limits.another_epoch(self.progress.epoch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from .events import CheckpointSaved, EpochEnd, Event, GradientsReady, RunFailed, TrainEnd
@@ -170,7 +170,8 @@ class Ledger:
 
     def state_dict(self) -> dict[str, Any]:
         """The kept entries and the totals; the whole ledger is the journal."""
-        return {"entries": [asdict(e) for e in self.entries], "totals": dict(self.totals)}
+        entries = [{name: getattr(e, name) for name in Entry.__slots__} for e in self.entries]  # asdict copies deeply
+        return {"entries": entries, "totals": dict(self.totals)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""

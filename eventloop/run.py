@@ -69,6 +69,12 @@ class Run(Teller):
         """Whether no further update may begin."""
         return self.stopped is not None or self.limits.reached(self.progress.step)
 
+    def owes_evaluation(self) -> bool:
+        """Whether the checkpoint that the run goes on from was made between its last update and its last evaluation."""
+        position, step = self.position, self.progress.step
+        cut_short = position.resumed_at is not None and self.evaluation.function is not None
+        return cut_short and step > 0 and position.evaluated_at != step
+
     def stop(self, asked: Asked) -> str | None:
         """Grant a stop, unless a minimum is not met."""
         why = self.limits.too_early(self.progress.step, self.position.epochs_done)
@@ -188,7 +194,8 @@ class Run(Teller):
         if self.stopped is None:
             self.position.stopped = None
         self.began, self._step_before = True, self.progress.step
-        nothing_left = self.over() or (not self.limits.another_epoch(self.progress.epoch) and self.position.completed)
+        at_end = self.over() or (not self.limits.another_epoch(self.progress.epoch) and self.position.completed)
+        nothing_left = at_end and not self.owes_evaluation()
         control = self.tell_quietly(TrainBegin(resumed=resumed))
         control.raise_failures()
         if nothing_left:  # whatever else was asked for expires: no evaluation, no save

@@ -3,14 +3,16 @@
 import pytest
 from small_runs import (
     EVERY_UPDATE,
+    Count,
     count,
     cut_at,
     said,
     stop_at,
 )
+from torch.optim import SGD
 
 from callbacks import ModelCheckpoint
-from eventloop import Event, Stop
+from eventloop import Event, Loop, Save, Stop
 
 
 def events_of(run_dir, *callbacks, **options):
@@ -51,6 +53,21 @@ def test_with_a_higher_limit_it_goes_on(tmp_path):
     assert count(tmp_path, max_steps=5, resume="auto").result.step == 5
 
 
+def test_with_a_higher_limit_the_next_epoch_begins_where_the_last_had_come_to_its_end(tmp_path):
+    """Fails if an epoch whose last update was the run's last counts as one that was left."""
+    epochs = []
+    for limit in (4, 6):
+        model = Count()
+        loop = Loop(model, SGD(model.parameters(), lr=1.0), run_dir=tmp_path, max_steps=limit, resume="auto")
+        loop.bus.on("epoch_begin", lambda event, state: epochs.append(state.epoch))
+        with loop:
+            for _ in loop.epochs():
+                for _ in loop.batches([0, 0]):
+                    loop.backward(model())
+                    loop.update()
+    assert epochs == [1, 2, 3]
+
+
 def test_a_run_that_a_request_has_stopped_counts_as_finished(tmp_path, caplog):
     count(tmp_path, stop_at(2), max_steps=5)
     loop, heard = events_of(tmp_path, stop_at(2), max_steps=5, resume="auto")
@@ -87,3 +104,20 @@ def test_from_a_checkpoint_before_the_stop_it_goes_on(tmp_path):
     count(tmp_path, *savers, max_steps=5)
     loop = count(tmp_path, *savers, max_steps=5, resume=1)
     assert (loop.result.stopped_by, loop.result.step) == ("Stopper", 3)
+
+
+@pytest.mark.parametrize("end", [{"max_steps": 3}, {"max_steps": 9, "stopped": 3}])
+def test_a_run_cut_between_its_last_update_and_its_last_evaluation_still_makes_that(end, fake_loop):
+    """Fails if a run that may make no update counts as finished whether or not it was evaluated."""
+
+    class SavesAndStops:
+        def on_step_end(self, event, state):
+            return (Save("cut"), Stop("enough")) if state.step == end.get("stopped") else Save("cut")
+
+    options = {"evaluations": {"eval_loss": lambda n: float(n)}, "updates": 5, "max_steps": end["max_steps"]}
+    whole = fake_loop([SavesAndStops()], **options)
+    result = whole.run()
+    cut = next(checkpoint for checkpoint in whole.checkpoints if checkpoint.step == 3)
+    resumed = fake_loop([SavesAndStops()], **options, resume=cut)
+    assert str(resumed.run()) == str(result)
+    assert resumed.state.evals == whole.state.evals == 1

@@ -11,6 +11,7 @@ from ..lazy import lazy
 
 if TYPE_CHECKING:
     from .any_order import assert_any_order
+    from .checks import CHECKS, CallbackCheckError, Verdict, callback_checks, check_callback, examine
     from .clock import Clock
     from .crowd import Crowd, Deliberate, MadeUpEvent, Subscriber
     from .dependencies import Dependency, OrderReport, order_report
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from .streams import event_streams
 
 _HOME: Final = {
+    "CHECKS": "checks",
+    "CallbackCheckError": "checks",
     "Clock": "clock",
     "Crowd": "crowd",
     "Deliberate": "crowd",
@@ -32,10 +35,14 @@ _HOME: Final = {
     "Recorder": "recorder",
     "Subscriber": "crowd",
     "Trace": "recorder",
+    "Verdict": "checks",
     "assert_any_order": "any_order",
     "assert_before": "order",
     "assert_order": "order",
+    "callback_checks": "checks",
+    "check_callback": "checks",
     "event_streams": "streams",
+    "examine": "checks",
     "full_disk": "faults",
     "hanging": "faults",
     "inject": "faults",
@@ -48,6 +55,8 @@ _HOME: Final = {
 }
 
 __all__ = [
+    "CHECKS",
+    "CallbackCheckError",
     "Clock",
     "Crowd",
     "Deliberate",
@@ -58,10 +67,14 @@ __all__ = [
     "Recorder",
     "Subscriber",
     "Trace",
+    "Verdict",
     "assert_any_order",
     "assert_before",
     "assert_order",
+    "callback_checks",
+    "check_callback",
     "event_streams",
+    "examine",
     "full_disk",
     "hanging",
     "inject",

@@ -12,18 +12,16 @@ from ..bus import Bus
 from ..checkpoint import Checkpoint
 from ..checks import check_numbers
 from ..course import Course
-from ..evaluation import Evaluation
 from ..folder import Folder
 from ..ledger import Ledger
 from ..limits import Limits, whole
 from ..loop import Loop
-from ..parts import unwrap
+from ..parts import Optimizers, unwrap
 from ..progress import MICRO, Groups, Progress
 from ..ranks import Alone
 from ..result import Result
-from ..rng import RandomStates
 from ..run import Run
-from ..window import Window
+from ..scripted import Nothing, Rates, ScriptedEvaluation, ScriptedWindow, Still
 from .clock import Clock
 from .memory import Memory, Snapshot
 
@@ -109,13 +107,14 @@ class FakeLoop(Loop):
         run_id = uuid.uuid4().hex[:12]
         folder = _folder(run_dir, run_id, resume)
         self._progress = Progress(Groups({"": optimizer}), run_id, self.clock)
-        evaluation = _Scripted(None if evaluations is None else self._evaluate)
+        evaluation = ScriptedEvaluation(None if evaluations is None else self._evaluate)
         self._run = Run(self.bus, self._progress, Ledger(Alone()), evaluation, limits, folder)
-        self._window = self._script_window = _Window(self._progress.groups, accumulate)
-        self._course = Course(self._run, self._window, eval_every, Budget(self.bus, None), _Still())
+        self._window = self._script_window = ScriptedWindow(self._progress.groups, accumulate)
+        self._course = Course(self._run, self._window, eval_every, Budget(self.bus, None), Still())
         live = {} if model is None else {"model": model}
         self._live = {**(bind or {}), **live, "optimizer": optimizer, "run_dir": run_dir and Path(run_dir)}
-        self._parts = {"model": _Nothing() if model is None else unwrap(model), **self._run.parts()}
+        model_part = Nothing() if model is None else unwrap(model)
+        self._parts = {"model": model_part, "optimizer": Optimizers({"": optimizer}), **self._run.parts()}
         self._attach(list(callbacks))
 
     def _length(self, accumulate: int, eval_every: int | str | None) -> tuple[int | None, int | None]:
@@ -168,14 +167,6 @@ class FakeLoop(Loop):
         return _at(self.state.evals + 1, self._evaluations)
 
 
-class Rates:
-    """The stand-in for an optimizer: groups with a learning rate, and no parameters."""
-
-    def __init__(self, lr: float | Mapping[str, float]) -> None:
-        named = [{"name": name, "lr": rate} for name, rate in lr.items()] if isinstance(lr, Mapping) else [{"lr": lr}]
-        self.param_groups: list[dict[str, Any]] = [{**group, "params": []} for group in named]
-
-
 def _checked(argument: str, script: Mapping[str, Series] | None) -> dict[str, Series]:
     if script is not None and not isinstance(script, Mapping):
         raise ValueError(f"{argument}={script!r} must be a mapping of names to a number, a list or a function")
@@ -208,48 +199,3 @@ def _folder(run_dir: str | Path | None, run_id: str, resume: Any) -> Folder:
     if resume is not None and not isinstance(resume, Snapshot):
         raise ValueError(f"resume={resume!r} needs a run_dir; without one give one of another FakeLoop's checkpoints")
     return Memory(run_id, resume)
-
-
-class _Nothing:
-    """The state of the model that is not there."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Any) -> None:
-        pass
-
-
-class _Still(RandomStates):
-    """A script has no random states."""
-
-    def begin_epoch(self, loader: object) -> None:
-        pass
-
-
-class _Scripted(Evaluation):
-    def __init__(self, function: Callable[[], Mapping[str, float]] | None) -> None:
-        self.function = function
-
-    def run(self) -> Mapping[str, Any]:
-        return {} if self.function is None else self.function() or {}
-
-
-class _Window(Window):
-    def __init__(self, groups: Groups, accumulate: int) -> None:
-        super().__init__({}, groups, accumulate, None, None)
-        self._overflow = False
-
-    def turn(self, *, overflow: bool) -> None:
-        self.micro += 1
-        self._overflow = self._overflow or overflow
-
-    def backward(self, loss: Any) -> None:
-        self.micro += 1
-
-    def gradients(self) -> None:
-        return None
-
-    def step(self) -> bool:
-        overflow, self._overflow = self._overflow, False
-        return not overflow
