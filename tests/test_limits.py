@@ -107,3 +107,16 @@ def test_early_stopping_asks_again_after_a_refusal_which_is_said_once(parts):
     assert (result.step, result.stopped_by) == (5, "EarlyStopping")
     assert [(e.step, e.fate) for e in result.ledger] == [(2, "refused"), (5, "granted")]
     assert loop._run.ledger.totals == {"Stop refused": 2, "Stop granted": 1}
+
+
+@pytest.mark.parametrize("event", ["step_end", "eval_end"])
+def test_of_several_stops_the_first_is_the_one_that_ended_the_run(parts, event):
+    """Fails if each stop that is granted takes the place of the one before."""
+    model, optimizer = parts
+    loop = Loop(model, optimizer, max_epochs=2, evaluate=lambda: {"a": 1.0})
+    ask(loop, event, Stop("the first"), name="first")
+    ask(loop, event, Stop("the second"), name="second")
+    loop.bus.on("epoch_end", lambda event, state: Stop("the last"), name="last")
+    result = train(loop, model, batches(1))
+    assert (result.stopped_by, result.reason) == ("first", "the first")
+    assert [(e.who, e.fate) for e in result.ledger] == [(who, "granted") for who in ("first", "second", "last")]

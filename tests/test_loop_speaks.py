@@ -8,6 +8,7 @@ import torch
 from loops import ask, batches, model_and_optimizer, recorded, train
 
 from eventloop import Bus, Event, Loop, Report, Save, Stop
+from eventloop.result import Best, best_of
 from eventloop.testing import Deliberate
 
 
@@ -302,6 +303,14 @@ def test_a_summary_that_fails_or_tells_something_else_costs_neither_the_result_n
     assert [str(f) for f in result.failures] == [
         "Talker failed at summary of step 1: ZeroDivisionError: division by zero"
     ]
+
+
+def test_the_best_is_that_of_the_first_who_watches_with_the_path_that_another_knows():
+    """Fails if each that tells of a best takes the place of the one before, or if the path of another step is taken."""
+    first, other = ({"monitor": name, "best": 0.5, "best_step": 2} for name in ("eval_loss", "accuracy"))
+    late, there = {**first, "best_step": 3, "best_path": "late"}, {**first, "best_path": "there"}
+    none = {"monitor": "none yet", "best": None, "best_step": None}
+    assert best_of([none, first, late, there, other]) == Best("eval_loss", 0.5, 2, "there")
 
 
 def test_the_loops_own_error_keeps_its_traceback_though_observers_of_it_fail_too(parts):

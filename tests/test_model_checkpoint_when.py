@@ -68,6 +68,13 @@ def test_steps_and_seconds_together_each_fire_by_crossing():
     assert asked == [3, 4, 6, 8, 9]
 
 
+def test_steps_beside_seconds_fire_by_crossing_whatever_the_counter_does():
+    """Fails if a multiple is told by its remainder: after skipped updates the counter stands, elsewhere it may jump."""
+    states = [TrainState(step=n) for n in (0, 0, 9, 10, 10, 21, 29)]
+    _, asked = looks(ModelCheckpoint(every_steps=10, every_seconds=1e6), states)
+    assert asked == [10, 21]
+
+
 def test_steps_and_seconds_together_go_on_from_the_last_look():
     states = [TrainState(step=n, elapsed=7.0 * n) for n in range(24)]
     _, whole = looks(ModelCheckpoint(every_steps=4, every_seconds=20), states)

@@ -108,6 +108,21 @@ def test_updates_numbers_the_updates_of_a_script_that_draws_its_own_batches(part
     assert (loop.result.total, loop.state.micro, lines.names.count("epoch_end")) == (4, 8, 1)
 
 
+def test_a_save_before_the_last_evaluation_of_its_update_is_not_the_last_save(parts, tmp_path):
+    """Fails if saves are told apart by their step alone: the newest would know nothing of the last evaluation."""
+    model, optimizer = parts
+    options = {"max_steps": 2, "evaluate": lambda: {"eval_loss": 1.0}, "eval_every": None}
+    loop = Loop(model, optimizer, run_dir=tmp_path / "run", **options)
+    ask(loop, "step_end", Save("mine"), once=2)
+    lines = recorded(loop)
+    with loop:
+        for _ in loop.updates():
+            loop.backward(loss_of(model, batches(1)[0]))
+            loop.update()
+    late = [line for line in lines if line[0] in ("eval_end", "checkpoint_saved")]
+    assert late == [("checkpoint_saved", 2), ("eval_end", 2), ("checkpoint_saved", 2)]
+
+
 def test_updates_gives_the_number_again_until_the_window_is_full_and_carries_nothing_out_meanwhile(parts):
     model, optimizer = parts
     loop = Loop(model, optimizer, max_steps=2, accumulate=2)

@@ -15,6 +15,8 @@ from torch import nn
 
 from callbacks import EarlyStopping, ModelCheckpoint
 from eventloop import CheckpointError, Loop, SetLR
+from eventloop.progress import Groups, Progress
+from eventloop.testing import Clock
 
 
 def with_optimizer(run_dir, make, **options):
@@ -185,3 +187,27 @@ def test_the_state_that_was_loaded_does_not_hang_on_the_file(tmp_path):
 
     rest = train(Recipe(), tmp_path, Destroys(), resume="auto", max_steps=6, max_epochs=None)
     assert identical((rest.losses, rest.optimizer), (whole.losses[4:], whole.optimizer))
+
+
+def test_a_rate_that_waits_for_the_next_update_is_in_force_after_a_resume_too(tmp_path):
+    """Fails if the held rates are no part of the state."""
+
+    class Slow:
+        def on_step_end(self, event, state):
+            return SetLR(0.25) if state.step == 1 else None
+
+    count(tmp_path, Slow(), max_steps=1)
+    assert count(tmp_path, Slow(), max_steps=2, resume="auto").state.lr == {"group_0": 0.25}
+
+
+def test_the_time_of_a_run_goes_on_over_its_sittings():
+    """Fails if it begins anew on resume, or if the time between two sittings counts."""
+    clock = Clock()
+    first = Progress(Groups({}), "run", clock)
+    clock.advance(5.0)
+    saved = first.state_dict()
+    clock.advance(1000.0)
+    second = Progress(Groups({}), "run", clock)
+    second.load_state_dict(saved)
+    clock.advance(2.0)
+    assert second.snapshot().elapsed == 7.0

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from eventloop.writer import Writer
 from eventloop import read_metrics
+from eventloop.writer import Writer
 
 HOUR = 3600.0
 
@@ -221,6 +221,23 @@ bus.close()
 def test_a_forked_child_writes_and_closes_nothing(tmp_path, before):
     script(tmp_path, FORK.format(before=before))
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
+
+
+ALONE = """
+import threading
+from eventloop.writer import Writer
+shared = Writer("shared", object)
+child = os.fork()
+if child == 0:
+    shared.put(1)
+    os._exit(threading.active_count())
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_record_of_a_forked_child_starts_no_thread_there(tmp_path):
+    """Fails if a worker, to which the parent's queue has been copied, begins to write by itself."""
+    assert script(tmp_path, ALONE) == ["1"]
 
 
 FULL = """

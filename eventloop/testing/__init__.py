@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from .dependencies import Dependency, OrderReport, order_report
     from .fake_loop import FakeLoop
     from .faults import full_disk, hanging, inject, raising, slow
+    from .machine import BusMachine
     from .order import assert_before, assert_order
     from .recorder import Recorder, Trace
-    from .strategies import metric_series, metric_values, subscriptions
-    from .streams import event_streams
+    from .scripts import Schedule, Stream
+    from .snippets import inf, nan
+    from .strategies import metric_series, metric_values, schedules, subscriptions
+    from .streams import cut_points, event_streams
 
 _HOME: Final = {
+    "BusMachine": "machine",
     "CHECKS": "checks",
     "CallbackCheckError": "checks",
     "Clock": "clock",
@@ -33,6 +37,8 @@ _HOME: Final = {
     "MadeUpEvent": "crowd",
     "OrderReport": "dependencies",
     "Recorder": "recorder",
+    "Schedule": "scripts",
+    "Stream": "scripts",
     "Subscriber": "crowd",
     "Trace": "recorder",
     "Verdict": "checks",
@@ -41,21 +47,26 @@ _HOME: Final = {
     "assert_order": "order",
     "callback_checks": "checks",
     "check_callback": "checks",
+    "cut_points": "streams",
     "event_streams": "streams",
     "examine": "checks",
     "full_disk": "faults",
     "hanging": "faults",
+    "inf": "snippets",
     "inject": "faults",
     "metric_series": "strategies",
     "metric_values": "strategies",
+    "nan": "snippets",
     "order_report": "dependencies",
     "raising": "faults",
+    "schedules": "strategies",
     "slow": "faults",
     "subscriptions": "strategies",
 }
 
 __all__ = [
     "CHECKS",
+    "BusMachine",
     "CallbackCheckError",
     "Clock",
     "Crowd",
@@ -65,6 +76,8 @@ __all__ = [
     "MadeUpEvent",
     "OrderReport",
     "Recorder",
+    "Schedule",
+    "Stream",
     "Subscriber",
     "Trace",
     "Verdict",
@@ -73,15 +86,19 @@ __all__ = [
     "assert_order",
     "callback_checks",
     "check_callback",
+    "cut_points",
     "event_streams",
     "examine",
     "full_disk",
     "hanging",
+    "inf",
     "inject",
     "metric_series",
     "metric_values",
+    "nan",
     "order_report",
     "raising",
+    "schedules",
     "slow",
     "subscriptions",
 ]

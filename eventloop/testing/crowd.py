@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from ..events import Event, StepEnd
 from ..requests import Report, Stop
+from .snippets import Snippet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ BEHAVIOURS: Final[tuple[Behaviour, ...]] = get_args(Behaviour)
 
 
 class Deliberate(Exception):  # noqa: N818  # it is no error of the code under test
-    """What a made-up subscriber raises."""
+    """What a made-up subscriber raises, or the body of a made-up run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,9 @@ class MadeUpEvent(Event):
     """What a made-up subscriber publishes; nobody hears it who does not hear every `Event`."""
 
 
-@dataclass(frozen=True)
-class Subscriber:
-    """A made-up subscriber.
+@dataclass(frozen=True, repr=False)
+class Subscriber(Snippet):
+    """A made-up subscriber; its repr is the call that makes it again, without the defaults.
 
     Attributes:
         does: what it does at each call: nothing (silent), reply a `Report` of a key of its own or a `Stop` with its

@@ -1,19 +1,23 @@
-"""Hypothesis strategies for subscribers and metrics: the awkward ones first."""
+"""Hypothesis strategies for subscribers, metrics and learning-rate plans: the awkward ones first."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
 
 from ..failures import POLICIES, Policy
 from ..subscription import Priority
 from .crowd import BEHAVIOURS, Behaviour, Subscriber
+from .scripts import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_EDGES = [band + step for band in Priority for step in (0, -1, 1)]
+FEW: Final = 8  # a list strategy alone keeps near its least size, and hardly ever draws its greatest
+_EDGES: Final = [band + step for band in Priority for step in (0, -1, 1)]
 
 
 def subscriptions(
@@ -22,7 +26,7 @@ def subscriptions(
     failures: Sequence[Policy] = POLICIES,
     filters: bool = True,
     min_size: int = 0,
-    max_size: int = 8,
+    max_size: int = 30,
 ) -> st.SearchStrategy[list[Subscriber]]:
     """Lists of made-up subscribers for a `Crowd`: ties, band edges, filters, every policy, every behaviour.
 
@@ -41,7 +45,8 @@ def subscriptions(
         failure=st.sampled_from(failures),
         target=st.integers(0, max(max_size - 1, 0)),
     )
-    return st.lists(one, min_size=min_size, max_size=max_size)
+    few = st.lists(one, min_size=min_size, max_size=max(min_size, min(max_size, FEW)))
+    return few if max_size <= FEW else few | st.lists(one, min_size=max(min_size, max_size - FEW), max_size=max_size)
 
 
 def _filters() -> st.SearchStrategy[dict[str, Any]]:
@@ -57,25 +62,87 @@ def metric_values() -> st.SearchStrategy[float]:
     return ties | st.floats(allow_nan=False, allow_infinity=False) | odd
 
 
+@st.composite
 def metric_series(
+    draw: st.DrawFn,
     name: str = "eval_loss",
     values: st.SearchStrategy[float] | None = None,
     *,
     min_size: int = 0,
     max_size: int = 12,
-) -> st.SearchStrategy[list[dict[str, float]]]:
+) -> list[dict[str, float]]:
     """The metrics of one evaluation after the other, each a mapping: plateaus, ties, NaN, inf, and the key missing.
 
     Args:
+        draw: hypothesis gives it.
         name: the key.
         values: what to draw its values from; else `metric_values`.
         min_size: the fewest evaluations.
         max_size: the most evaluations.
     """
     one = st.none() | (metric_values() if values is None else values)
-    plateaus = st.lists(st.tuples(one, st.integers(1, 4)), min_size=min_size, max_size=max_size)
-    return plateaus.map(lambda drawn: [_named(name, value) for value, n in drawn for _ in range(n)][:max_size])
+    plateaus = draw(st.lists(st.tuples(one, st.integers(1, 4)), min_size=min_size, max_size=max_size))
+    return [{} if value is None else {name: value} for value, n in plateaus for _ in range(n)][:max_size]
 
 
-def _named(name: str, value: float | None) -> dict[str, float]:
-    return {} if value is None else {name: value}
+@st.composite
+def schedules(
+    draw: st.DrawFn,
+    groups: Sequence[str] = ("group_0", "group_1"),
+    *,
+    max_updates: int = 12,
+    max_sittings: int = 3,
+) -> list[Schedule]:
+    """The plan of a run's learning rate, and what later sittings make of it: one `Schedule` for each sitting.
+
+    One group or several, each with its own base; warmup and ``eta_min`` for all groups or for each; no warmup, nothing
+    but warmup; an end before, at or behind the end of the run, or none. Each plan is valid in itself. A later sitting
+    begins where the one before was over; it keeps the plan, or changes one number of it as a user edits a script.
+
+    Args:
+        draw: hypothesis gives it.
+        groups: the names of parameter groups; the first is always there.
+        max_updates: the most updates of the whole run.
+        max_sittings: the most sittings.
+    """
+    used = groups[: draw(st.integers(1, len(groups)))]
+    ends = sorted(draw(st.lists(st.integers(0, max_updates), min_size=1, max_size=max_sittings)))
+    plan = Schedule(base={group: draw(_rates()) for group in used}, updates=ends[0])
+    for word in ("total_steps", "warmup_steps", "eta_min"):
+        plan = _changed(draw, plan, word, ends[-1])
+    plans = [plan]
+    for end in ends[1:]:
+        plan = replace(plan, updates=end)
+        plan = _changed(draw, plan, draw(st.sampled_from(["", "base", *plan.options])), ends[-1])
+        plans.append(plan)
+    return plans
+
+
+def _changed(draw: st.DrawFn, plan: Schedule, word: str, end: int) -> Schedule:
+    """The plan of a run of ``end`` updates with one number drawn anew, within what the others allow."""
+    groups, least = plan.base, max(_all(plan.warmup_steps))
+    if word == "base":
+        floors = plan.eta_min if isinstance(plan.eta_min, Mapping) else dict.fromkeys(groups, plan.eta_min)
+        return replace(plan, base={group: draw(_rates(floors[group])) for group in groups})
+    if word == "total_steps":
+        some = st.integers(max(least, 1), max(least, 1, 2 * end))
+        return replace(plan, total_steps=draw(some if least > end else st.none() | some))
+    if word == "warmup_steps":
+        one = st.integers(0, end if plan.total_steps is None else plan.total_steps)
+        return replace(plan, warmup_steps=draw(one | st.fixed_dictionaries(dict.fromkeys(groups, one))))
+    if word == "eta_min":
+        each = st.fixed_dictionaries({group: _up_to(base) for group, base in groups.items()})
+        return replace(plan, eta_min=draw(_up_to(min(groups.values())) | each))
+    return plan
+
+
+def _all(value: int | Mapping[str, int]) -> list[int]:
+    return [*value.values()] if isinstance(value, Mapping) else [value]
+
+
+def _rates(least: float = 0.0) -> st.SearchStrategy[float]:
+    return st.sampled_from([max(rate, least) for rate in (0.1, 1.0, 1e-3)]) | st.floats(max(least, 1e-8), 1.0)
+
+
+def _up_to(base: float) -> st.SearchStrategy[float]:
+    return st.sampled_from([0.0, base / 10, base]) | st.floats(0.0, base)

@@ -1,0 +1,171 @@
+"""Faults of checkpoints: what is on the disk after a kill, what is removed, what comes back."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .mutant import Mutant
+
+FILES: Final = "eventloop/checkpoint/files.py"
+CODEC: Final = "eventloop/checkpoint/codec.py"
+MANIFEST: Final = "eventloop/checkpoint/manifest.py"
+SERVICE: Final = "eventloop/checkpoint/service.py"
+RETENTION: Final = "eventloop/checkpoint/retention.py"
+PARTS: Final = "eventloop/parts.py"
+JOURNAL: Final = "eventloop/journal.py"
+SYNCED: Final = "test_durability.py::test_at_the_publishing_rename_everything_is_synced"
+CRASHED: Final = "test_durability.py::test_a_crash_at_each_operation_of_a_save_leaves_the_old_or_the_new"
+
+MUTANTS: Final = (
+    Mutant(
+        "weights are not synced before the rename",
+        FILES,
+        "    sync(path)\n    return aliases",
+        "    return aliases",
+        (SYNCED,),
+    ),
+    Mutant(
+        "fsync before the buffer is flushed",
+        FILES,
+        "        file.flush()\n        os.fsync(file.fileno())",
+        "        os.fsync(file.fileno())\n        file.flush()",
+        (SYNCED,),
+    ),
+    Mutant(
+        "a new folder is not synced as an entry of its parent",
+        FILES,
+        "        sync(path.parent)",
+        "        pass",
+        (SYNCED,),
+    ),
+    Mutant(
+        "weights that share memory come back apart",
+        FILES,
+        "if tensor.numel() and same in seen:",
+        "if False:",
+        ("test_codec.py::test_tied_tensors_are_stored_once_and_come_back_tied",),
+    ),
+    Mutant(
+        "a tuple comes back as a list",
+        CODEC,
+        "return tuple(unpack(part, tensors) for part in item)",
+        "return [unpack(part, tensors) for part in item]",
+        ("test_codec.py::test_a_state_comes_back_as_it_was",),
+    ),
+    Mutant(
+        "hashes are not compared",
+        MANIFEST,
+        "elif sha256(file) != digest:",
+        "elif False:",
+        ("test_damage.py::test_damage_is_named_and_the_next_older_checkpoint_is_taken",),
+    ),
+    Mutant(
+        "a manifest that was changed is believed",
+        MANIFEST,
+        'if data.pop("sha256") != _seal(data):',
+        'if data.pop("sha256") is None:',
+        ("test_damage.py::test_damage_is_named_and_the_next_older_checkpoint_is_taken",),
+    ),
+    Mutant(
+        "the manifest is written before the files",
+        SERVICE,
+        "            _write_parts(temporary, parts)\n"
+        "            write_manifest(temporary, self.run_id, step, asked, metrics)\n",
+        "            write_manifest(temporary, self.run_id, step, asked, metrics)\n"
+        "            _write_parts(temporary, parts)\n",
+        ("test_damage.py::test_damage_is_named_and_the_next_older_checkpoint_is_taken",),
+    ),
+    Mutant(
+        "the rename comes before the manifest",
+        SERVICE,
+        "            write_manifest(temporary, self.run_id, step, asked, metrics)\n"
+        "            self._commit(temporary, step, forerunner)\n",
+        "            self._commit(temporary, step, forerunner)\n"
+        "            write_manifest(self._place(step), self.run_id, step, asked, metrics)\n",
+        (CRASHED,),
+    ),
+    Mutant(
+        "latest names a checkpoint that is not there yet",
+        SERVICE,
+        "            _write_parts(temporary, parts)\n",
+        "            self._point_latest(step)\n            _write_parts(temporary, parts)\n",
+        (CRASHED,),
+    ),
+    Mutant(
+        "a failed save leaves its half behind",
+        SERVICE,
+        "            shutil.rmtree(temporary, ignore_errors=True)\n            raise",
+        "            raise",
+        ("test_damage.py::test_a_part_that_cannot_be_saved_leaves_nothing_behind",),
+    ),
+    Mutant(
+        "resume takes the newest though it is damaged",
+        SERVICE,
+        "                checkpoint.verify()",
+        "                pass",
+        ("test_damage.py::test_damage_is_named_and_the_next_older_checkpoint_is_taken",),
+    ),
+    Mutant(
+        "the newest is removed",
+        RETENTION,
+        "for c in checkpoints[:-1] if",
+        "for c in checkpoints if",
+        ("test_damage.py::test_neither_the_newest_nor_what_the_hint_names_is_ever_removed",),
+    ),
+    Mutant(
+        "checkpoints of another run are removed",
+        SERVICE,
+        "mine = [c for c in self.list() if c.run_id == self.run_id]",
+        "mine = self.list()",
+        ("test_damage.py::test_of_another_run_nothing_is_removed_or_overwritten",),
+    ),
+    Mutant(
+        "a checkpoint goes when one of its savers does not want it",
+        RETENTION,
+        "wanted = frozenset().union(*self._wanted.values())",
+        "wanted = frozenset.intersection(*self._wanted.values())",
+        ("test_damage.py::test_a_checkpoint_goes_when_no_saver_wants_it",),
+    ),
+    Mutant(
+        "a user's own save is removed by a saver's limit",
+        RETENTION,
+        " if all(who in self._wanted for who in c.asked_by)]",
+        "]",
+        ("test_model_checkpoint.py::test_a_users_own_save_is_kept_whatever_the_limits_are",),
+    ),
+    Mutant(
+        "a second save of a step forgets the first one's score",
+        SERVICE,
+        "metrics = {**forerunner.metrics, **metrics}",
+        "pass",
+        ("test_damage.py::test_a_step_saved_again_keeps_who_asked_and_every_score",),
+    ),
+    Mutant(
+        "checkpoints of the part that was lost stay in the way",
+        SERVICE,
+        "            self._set_aside(later)",
+        "            pass",
+        ("test_resume.py::test_from_an_older_step_the_later_part_is_moved_aside_and_never_taken_again",),
+    ),
+    Mutant(
+        "the checkpoint's weight decay wins over the script's",
+        PARTS,
+        "                group.update(mine)\n",
+        "",
+        ("test_resumed_state.py::test_settings_of_the_script_win_and_each_difference_is_said",),
+    ),
+    Mutant(
+        "a resume forgets in which epoch's middle it stands",
+        PARTS,
+        "self.resumed_at = None if self.completed else self.batch",
+        "self.resumed_at = None",
+        ("test_resumed_data.py::test_a_generator_inside_a_batch_sampler_is_part_of_the_state",),
+    ),
+    Mutant(
+        "the journal says of every epoch that it was completed",
+        JOURNAL,
+        '"completed": event.completed',
+        '"completed": True',
+        ("test_run_folder.py::test_the_journal_tells_an_epoch_that_was_left_from_one_that_was_completed",),
+    ),
+)
