@@ -96,6 +96,7 @@ def run_demo(run_dir: Path, *, patience: int, max_epochs: int, seed: int, resume
         model,
         optimizer,
         run_dir=run_dir,
+        journal="short" if fail_logger else "full",  # the disk that fills up is the loggers'
         max_epochs=max_epochs,
         evaluate=lambda: loop.mean_over(eval_loader, measure),
         callbacks=callbacks,
@@ -134,6 +135,7 @@ def _story(loop: Loop, run_dir: Path) -> str:
             *(["lost:", *lost] if lost else []),
             "",
             f"curves: tensorboard --logdir {run_dir / 'tb'}",
+            f"with other settings, untrained: eventloop replay {run_dir} --set EarlyStopping.patience=1,2,5",
             f"everything else: {run_dir}",
         ]
     )

@@ -163,7 +163,7 @@ def test_a_failed_registration_leaves_the_name_of_a_known_function_alone(bus):
     with pytest.raises(ValueError, match="every=0"):
         bus.on(EvalEnd, hears, every=0)
     bus.on(StepEnd, lambda event, state: None)
-    assert [who.name for who in bus.order(StepEnd)][0] == "hears"
+    assert bus.order(StepEnd)[0].name == "hears"
     assert bus.on(EvalEnd, hears).subscriptions[0].name == "hears"
 
 
