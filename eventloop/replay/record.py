@@ -1,0 +1,206 @@
+"""A recorded run as the script of a replay: what its loop did, turn by turn, and where its boundaries were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from ..events import CheckpointSaved, EvalBegin, EvalEnd, Event, TrainBegin
+from ..ledger import Entry
+from ..stream import Stream, read_stream
+from .moments import Moment, Row
+from .turns import Turn, Turns
+
+REACTIONS: Final = (EvalBegin, EvalEnd, CheckpointSaved)
+"""What the loop publishes when it carries something out; all else is a turn."""
+LIMITS: Final = ("max_epochs", "max_steps", "min_epochs", "min_steps")
+
+
+@dataclass
+class Sitting:
+    """What the history has of one process.
+
+    Attributes:
+        begin: its train_begin.
+        loop: limits and other options of the loop.
+        handlers: for each event who hears it, in running order.
+        turns: what the loop did, in order.
+        rest: the rows behind the last turn.
+        reactions: evaluations and checkpoints by event class and step.
+        saves: for each step how its saves went: None is well, a text is the error.
+    """
+
+    begin: Moment
+    loop: Mapping[str, Any]
+    handlers: Mapping[str, list[dict[str, Any]]]
+    turns: list[Turn] = field(default_factory=list)
+    rest: list[Row] = field(default_factory=list)
+    reactions: dict[tuple[type[Event], int], list[Moment]] = field(default_factory=dict)
+    saves: dict[int, list[str | None]] = field(default_factory=dict)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The limits of its loop."""
+        return {name: self.loop[name] for name in LIMITS}
+
+    def moments(self) -> Iterator[Moment]:
+        """Every one, turns and reactions."""
+        yield self.begin
+        yield from (turn.moment for turn in self.turns)
+        for moments in self.reactions.values():
+            yield from moments
+
+
+class Record:
+    """One run, as its full journal and ``run.json`` tell it.
+
+    Attributes:
+        sittings: the parts of the history, in order.
+        ledger: the recorded fates, in order.
+        steps: recorded updates.
+        callbacks: what ``run.json`` says of each callback of each process, by name.
+        inner: names of events that were published inside a handler, or past the loop.
+        evaluations: the metrics of each evaluation by step.
+
+    Raises:
+        FileNotFoundError: the run has no journal.
+        ValueError: the journal is a short one, or incomplete, or begins in the midst of a run.
+    """
+
+    def __init__(self, run: str | PathLike[str]) -> None:
+        stream = read_stream(run)
+        _refuse_incomplete(stream)
+        self.path = stream.path
+        self.ledger: list[Entry] = []
+        self.inner: set[str] = set()
+        self.sittings: list[Sitting] = []
+        for rows in stream.parts():
+            self._read(rows)
+        self.callbacks = _callbacks(self.path.parent / "run.json")
+        moments = [moment for sitting in self.sittings for moment in sitting.moments()]
+        self.steps = max(moment.step for moment in moments)
+        self.evaluations = {m.step: {**m.own, **m.reported} for m in moments if m.kind is EvalEnd}
+        self.ended = bool(self.sittings[-1].turns) and self.sittings[-1].turns[-1].moment.name == "train_end"
+
+    def _read(self, rows: Iterable[Row]) -> None:
+        turns: Turns | None = None
+        lr: Mapping[str, float] | None = None
+        saving = Saving()
+        for row in rows:
+            name = row["event"]
+            if name == "request":
+                self.ledger.append(_entry(row))
+                saving.fate(row)
+                if turns is not None:
+                    turns.between(row)
+                continue
+            if row.get("nested", name == "handler_failed"):
+                self.inner.add(name)
+                saving.failed(row)
+                continue
+            moment = Moment(row, lr)
+            lr = row["lr"]
+            saving.told(moment)
+            if moment.kind is TrainBegin:
+                self._begin(moment, row, saving)
+                turns = Turns(self.sittings[-1].loop, moment)
+                self.sittings[-1].turns = turns.done
+            elif turns is None:
+                raise ValueError(f"{self.path} does not begin with a train_begin, but with a {name}")
+            elif moment.kind in REACTIONS:
+                self.sittings[-1].reactions.setdefault((moment.kind, moment.step), []).append(moment)
+                turns.between(row)
+            else:
+                turns.add(moment)
+        if turns is not None:
+            self.sittings[-1].rest = turns.close()
+
+    def _begin(self, moment: Moment, row: Row, saving: Saving) -> None:
+        if row["resumed"] and not self.sittings:
+            raise ValueError(
+                f"{self.path} begins at update {moment.step}: the run was resumed from another folder, and what its "
+                f"callbacks knew by then is not in this one"
+            )
+        self.sittings.append(Sitting(moment, row["loop"], row.get("handlers", {}), saves=saving.outcomes))
+
+    def own_events(self) -> set[str]:
+        """The names of the published events that are not built in."""
+        kinds = {m.kind: m for s in self.sittings for m in s.moments()}
+        return {m.name for kind, m in kinds.items() if kind.__name__ == "RecordedEvent"}
+
+    def asked(self, *kinds: str) -> set[str]:
+        """Who has replied a request of these classes."""
+        found: set[str] = set()
+        for sitting in self.sittings:
+            for moment in sitting.moments():
+                found.update(asked[0] for asked in moment.asked if asked[1] in kinds)
+        return found
+
+
+class Saving:
+    """How each save went, from the failures told between two publishes.
+
+    A save that fails is told by a ``handler_failed`` at ``checkpoint_saved`` for each handler that asked for it; so is
+    a handler that fails at ``checkpoint_saved``, but there the publish follows and has it.
+    """
+
+    def __init__(self) -> None:
+        self.outcomes: dict[int, list[str | None]] = {}
+        self._open: list[Row] = []
+        self._texts: dict[str, str] = {}
+
+    def failed(self, row: Row) -> None:
+        """A row of a publish inside another, or past the loop."""
+        if row["event"] == "handler_failed" and row["at"] == CheckpointSaved.name:
+            self._open.append(row)
+
+    def told(self, moment: Moment) -> None:
+        """A publish of the loop's own."""
+        if moment.kind is CheckpointSaved:
+            for who, *_ in moment.failed:
+                self._open = [row for row in self._open if row["handler"] != who]
+            self._failed("")
+            self.outcomes.setdefault(moment.step, []).append(None)
+        elif self._open:
+            self._failed("")
+
+    def fate(self, row: Row) -> None:
+        """The fate of a request; of a refused save the note is the error."""
+        if self._open and row["request"] == "Save" and row["fate"] == "refused":
+            self._failed(row["note"])
+
+    def _failed(self, note: str) -> None:
+        if self._open:
+            step: int = self._open[0]["step"]
+            error: str = self._open[0]["error"]
+            self._texts[error] = note or self._texts.get(error) or error
+            self.outcomes.setdefault(step, []).append(self._texts[error])
+            self._open = []
+
+
+def _entry(row: Row) -> Entry:
+    told = (row[name] for name in ("who", "request", "detail", "at", "step", "fate", "decided", "note"))
+    return Entry(*told)
+
+
+def _refuse_incomplete(stream: Stream) -> None:
+    if not stream.full:
+        raise ValueError(
+            f"{stream.path} is a short journal, which has no metrics of the updates; to replay a run, record it by "
+            f"Loop(..., journal='full')"
+        )
+    if stream.missing:
+        raise ValueError(f"{stream.path} lacks {stream.missing} rows that a slow disk has cost: a replay would guess")
+    if stream.truncated:
+        raise ValueError(f"{stream.path} was truncated at its size limit: a replay would guess what came after")
+
+
+def _callbacks(path: Path) -> list[dict[str, dict[str, Any]]]:
+    if not path.exists():
+        return []
+    sittings = json.loads(path.read_text(encoding="utf-8"))["sittings"]
+    return [{told["name"]: told for told in sitting["callbacks"]} for sitting in sittings]

@@ -1,0 +1,164 @@
+"""The turns of a recorded loop, and where between them it carried out what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..events import EpochBegin, EpochEnd, GradientsReady, RunFailed, StepBegin, StepEnd, TrainEnd
+from .moments import Moment, RecordedEvent, Row
+
+WAITS: Final = ("Report", "SetLR", "Keep")
+"""Requests whose fate is not told."""
+UPDATE: Final = ("step_begin", "gradients_ready", "step_end")
+
+
+@dataclass(slots=True)
+class Turn:
+    """One publish that the body of the loop led to.
+
+    Attributes:
+        boundary: whether requests were carried out between the turn before and this one.
+        over: whether no further update could begin by then.
+        leaving: of an epoch_end: no epoch followed because the body had left.
+        finishing: of a run_failed: it came of the last evaluation or the last save.
+    """
+
+    moment: Moment
+    boundary: bool
+    over: bool
+    leaving: bool = False
+    finishing: bool = False
+
+
+class Turns:
+    """Reads the turns of one process off its rows.
+
+    A boundary shows by what is told between two turns. Where nothing was pending nothing shows, and it is taken where
+    the usual loops have it: before each update, and at the end of an epoch whose length was not known.
+    """
+
+    def __init__(self, loop: Mapping[str, Any], begin: Moment) -> None:
+        self.done: list[Turn] = []
+        self._loop = loop
+        self._gap: list[Row] = []
+        self._pending = _pending(begin)  # what was asked for and not carried out yet
+        self._stopped = False
+        self._evaluated = 0
+        self._epoch_samples = self._window_began = 0
+
+    def between(self, row: Row) -> None:
+        """A fate, an evaluation or a checkpoint."""
+        self._gap.append(row)
+        if row["event"] == "request" and row["request"] == "Stop" and row["fate"] == "granted":
+            self._stopped = True
+
+    def add(self, moment: Moment) -> None:
+        """The next turn."""
+        last = self.done[-1].moment if self.done else None
+        turn = Turn(moment, False, self._over(moment.step))
+        turn.boundary = self._boundary(last, turn)
+        if moment.kind is RunFailed and last is not None and last.kind is EpochEnd:
+            turn.finishing = any(_is_finish(row) for row in self._gap)
+        if last is not None and last.kind is EpochEnd and moment.kind in (EpochBegin, TrainEnd):
+            self.done[-1].leaving = moment.kind is TrainEnd
+        if moment.kind is EpochEnd:
+            turn.leaving = any(row["event"] == "eval_begin" for row in self._gap)  # until it is known
+        if moment.kind is StepBegin:
+            self._window_began = moment.counters[0]
+        if moment.kind is EpochBegin:
+            self._epoch_samples = moment.counters[1]
+        self._look_behind()
+        self._pending += _pending(moment)
+        self.done.append(turn)
+        self._gap = []
+
+    def close(self) -> list[Row]:
+        """The rows behind the last turn."""
+        if (
+            self.done
+            and self.done[-1].moment.kind is EpochEnd
+            and any("last" in row.get("tags", ()) for row in self._gap)
+        ):
+            self.done[-1].leaving = True
+        return self._gap
+
+    def _look_behind(self) -> None:
+        if any(map(_settles, self._gap)):
+            self._pending = []
+        self._evaluated = max([row["step"] for row in self._gap if row["event"] == "eval_begin"] + [self._evaluated])
+
+    def _over(self, step: int) -> bool:
+        most = self._loop["max_steps"]
+        return self._stopped or (most is not None and step >= most)
+
+    def _boundary(self, last: Moment | None, turn: Turn) -> bool:
+        kind = turn.moment.kind
+        settled = any(map(_settles, self._gap))
+        if kind is StepBegin:
+            return last is not None and (last.kind is StepEnd or settled or not self._pending)
+        if kind is EpochEnd:
+            return last is not None and self._before_close(turn)
+        if kind is RecordedEvent:
+            return settled
+        if kind in (RunFailed, TrainEnd):
+            after_update = last is not None and last.kind is StepEnd
+            return settled or (after_update and not self._pending)
+        return kind not in (EpochBegin, GradientsReady, StepEnd) and settled
+
+    def _before_close(self, turn: Turn) -> bool:
+        """Whether a boundary came before the epoch was closed, which has a settling of its own but saves later."""
+        gap = self._gap
+        if any(row["event"] == "checkpoint_saved" or (_settles(row) and _is(row, "Save")) for row in gap):
+            return True
+        if any(asked[1] == "Save" for asked in self._pending):
+            return False
+        every, step = self._loop["eval_every"], turn.moment.step
+        if isinstance(every, int) and step // every > self._evaluated // every:
+            # A boundary evaluates before it looks at requests, and then at those of the evaluation first.
+            asked = _first(gap, UPDATE, but="Evaluate")
+            begun = next((i for i, row in enumerate(gap) if row["event"] == "eval_begin"), None)
+            if asked is not None and begun is not None:
+                return begun < asked
+            evaluate, stop = _first(gap, UPDATE, but="Stop"), _first(gap, ("eval_begin", "eval_end"), but="Save")
+            if evaluate is not None and stop is not None:
+                return stop < evaluate
+        return self._usual(turn)
+
+    def _usual(self, turn: Turn) -> bool:
+        moment = turn.moment
+        micro, samples, total = moment.counters
+        if not moment.event.completed and turn.over:  # type: ignore[attr-defined]  # an EpochEnd
+            return True
+        if samples == self._epoch_samples:
+            return True  # batches of its own: at once in `step_end`
+        if not moment.event.completed:  # type: ignore[attr-defined]  # the body has left it
+            return False
+        short = 0 < micro - self._window_began < self._loop["accumulate"]  # then the loader had been read to its end
+        return total is None and self._loop["max_epochs"] is not None and not short  # it does not tell its length
+
+
+def _pending(moment: Moment) -> list[list[Any]]:
+    return [asked for asked in moment.asked if asked[1] not in WAITS]
+
+
+def _first(gap: list[Row], at: tuple[str, ...], *, but: str) -> int | None:
+    """The first fate in a gap of a request that was made there, of any class but this one."""
+    fates = (i for i, row in enumerate(gap) if row.get("at") in at and row["request"] != but and _settles(row))
+    return next(fates, None)
+
+
+def _is(row: Row, *kinds: str) -> bool:
+    return row["event"] == "request" and row["request"] in kinds
+
+
+def _settles(row: Row) -> bool:
+    """Whether the row tells that requests were carried out: others are decided where they are asked."""
+    if row["event"] != "request":
+        return True
+    return row["fate"] in ("granted", "refused") and row["request"] != "SkipUpdate"
+
+
+def _is_finish(row: Row) -> bool:
+    return row["event"] == "eval_begin" or "last" in row.get("tags", ())
