@@ -15,9 +15,9 @@ from typing import Any, Final
 from .callbacks import _BY_PATH
 from .checkpoint.files import write_text
 from .rows import plain
+from .settings import settings_of
 
 TRACES: Final = ("run.json", "journal.jsonl", "metrics.jsonl", "checkpoints/step-*", "tb/**/events*")
-PLAIN: Final = (bool, int, float, str, list, tuple, dict)
 
 
 def traces(folder: Path) -> list[str]:
@@ -66,7 +66,7 @@ def describe_run(folder: Path, run_id: str, seed: int, callbacks: Iterable[tuple
         "versions": {"python": platform.python_version(), **_versions("torch", "torch-eventloop", "numpy", "blinker")},
         "seed": seed,
         "callbacks": [
-            {"name": name, "type": type(c).__name__, "path": import_path(type(c)), "settings": settings(c)}
+            {"name": name, "type": type(c).__name__, "path": import_path(type(c)), "settings": settings_of(c)}
             for name, c in callbacks
         ],
     }
@@ -88,18 +88,6 @@ def import_path(kind: type) -> str:
     packages = (".".join(parts[:n]) for n in range(1, len(parts)))
     public = (p for p in packages if p in sys.modules and getattr(sys.modules[p], name, None) is kind)
     return f"{next(public, module)}:{name}"
-
-
-def settings(thing: Any) -> dict[str, Any]:
-    """What an object was made with: the arguments of its ``__init__`` that it keeps under their own names."""
-    import inspect
-
-    try:
-        names = list(inspect.signature(type(thing).__init__).parameters)[1:]
-    except ValueError:  # a class in C that does not tell
-        return {}
-    kept = {name: getattr(thing, name) for name in names if hasattr(thing, name)}
-    return {name: value for name, value in kept.items() if value is None or isinstance(value, PLAIN)}
 
 
 def git_commit() -> dict[str, Any] | None:

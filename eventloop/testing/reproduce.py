@@ -9,9 +9,9 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-_ABSENT: Final = object()
+from ..settings import changed_arguments, parameters_of
 
 
 class CannotTell(Exception):  # noqa: N818  # no error: the snippet then takes what the test has
@@ -101,16 +101,14 @@ class _Names:
 
     def _call(self, thing: object) -> str:
         kind, arguments = type(thing), []
-        for one in inspect.signature(kind).parameters.values():
-            if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
-                continue
-            value = getattr(thing, one.name, getattr(thing, f"_{one.name}", _ABSENT))
-            if value is _ABSENT and one.default is one.empty:
-                raise CannotTell(f"{kind.__name__} keeps no {one.name}")
-            if value is _ABSENT or value is one.default or (value == one.default and type(value) is type(one.default)):
-                continue
+        try:
+            changed = changed_arguments(thing)
+        except LookupError as error:
+            raise CannotTell(str(error)) from None
+        for name, value in changed.items():
+            one = parameters_of(kind)[name]
             told = self.told(value)
-            arguments.append(told if one.kind is one.POSITIONAL_ONLY else f"{one.name}={told}")
+            arguments.append(told if one.kind is one.POSITIONAL_ONLY else f"{name}={told}")
         return f"{self._known(kind)}({', '.join(arguments)})"
 
     def _known(self, what: Any) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import inspect
-from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from ...settings import arguments_of, changed_arguments
 
 
 class Expression(NamedTuple):
@@ -38,11 +38,11 @@ def parsed(text: str) -> Expression:
 
 def expression_of(thing: object) -> Expression:
     """How to make such an object again, if its constructor's arguments can be read from it."""
-    kind, given = type(thing), settings_of(thing)
-    if given is None:
+    kind = type(thing)
+    try:
+        changed = changed_arguments(thing)
+    except LookupError:
         return UNKNOWN
-    blank = {name: p.default for name, p in _parameters(kind).items()}
-    changed = {name: value for name, value in given.items() if not _same(value, blank[name])}
     lines: set[str] = set()
     arguments = ", ".join(f"{name}={_shown(value, lines)}" for name, value in changed.items())
     call = f"{kind.__qualname__}({arguments})"
@@ -52,25 +52,9 @@ def expression_of(thing: object) -> Expression:
     return found if _works(found, thing) else UNKNOWN
 
 
-def settings_of(thing: object) -> dict[str, Any] | None:
-    """The constructor's arguments as the object holds them, under their names; None if a needed one is not there.
-
-    An attribute ``limit`` or ``_limit`` is taken for the argument ``limit``.
-    """
-    found: dict[str, Any] = {}
-    for name, parameter in _parameters(type(thing)).items():
-        where = next((n for n in (name, f"_{name}") if n in vars(thing)), None) if hasattr(thing, "__dict__") else None
-        if where is not None:
-            found[name] = vars(thing)[where]
-        elif parameter.default is parameter.empty:
-            return None
-    return found
-
-
 def variants_of(thing: object) -> dict[str, Any]:
     """Other values for those of its settings that are numbers or truths, each accepted by the constructor."""
-    given = settings_of(thing) or {}
-    found = {}
+    given, found = arguments_of(thing), {}
     for name, value in given.items():
         for other in _others(value):
             try:
@@ -99,18 +83,6 @@ def _others(value: Any) -> list[Any]:
     if isinstance(value, float):
         return [value * 2.0 + 0.25, value / 2.0]
     return []
-
-
-def _parameters(kind: type) -> Mapping[str, inspect.Parameter]:
-    try:
-        found = inspect.signature(kind).parameters
-    except (TypeError, ValueError):  # one that does not tell
-        return {}
-    return {name: p for name, p in found.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-
-
-def _same(value: Any, default: Any) -> bool:
-    return value is default or (type(value) is type(default) and bool(value == default))
 
 
 def _shown(value: Any, imports: set[str]) -> str:

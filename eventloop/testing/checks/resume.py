@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...settings import arguments_of
 from .cost import tensors
-from .expression import is_literal, settings_of, variants_of
+from .expression import is_literal, variants_of
 from .series import LIMIT, losses
 from .standins import Cuts
 from .subject import Finding, Subject
@@ -102,7 +103,7 @@ def settings(subject: Subject) -> Finding | None:
     """
     if not hasattr(subject.sample, "state_dict") or not hasattr(subject.sample, "load_state_dict"):
         return None
-    kind, given = type(subject.sample), settings_of(subject.sample) or {}
+    kind, given = type(subject.sample), arguments_of(subject.sample)
     loaded = _a_state(subject)
     for name, value in variants_of(subject.sample).items():
         plain, other = kind(**given), kind(**{**given, name: value})
@@ -111,10 +112,10 @@ def settings(subject: Subject) -> Finding | None:
         if repr(plain.state_dict()) != repr(other.state_dict()):
             told = f"with {name}={value!r} the state of a new one is {other.state_dict()}, not {plain.state_dict()}"
             return Finding(told, f"other = {call}\nassert repr(other.state_dict()) == repr(make().state_dict())")
-        before = settings_of(other) or {}
+        before = arguments_of(other)
         if loaded is not None and _loads(plain, loaded):
             other.load_state_dict(loaded)
-        after = settings_of(other) or {}
+        after = arguments_of(other)
         if lost := [key for key, own in before.items() if repr(after.get(key)) != repr(own)]:
             key = lost[0]
             told = f"made with {key}={before[key]!r} it has {key}={after.get(key)!r} after loading a state"
