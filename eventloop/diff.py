@@ -163,8 +163,7 @@ def _answers(row: Row, other: Row, rtol: float) -> Iterator[Difference]:
     """What handlers asked for, reported, or failed with, in their order."""
     for one, another in zip_longest(row.get("asked", []), other.get("asked", [])):
         if not same(one, another, rtol):
-            extra = another if one is None or (another is not None and one in other.get("asked", [])) else one
-            yield Difference(extra[0], extra[1], *(_said(answer) for answer in (one, another)))
+            yield _asked_otherwise(one, another, row, other)
         elif one[1] == "Report":
             values = [{key: r.get("reported", {}).get(key, NOTHING) for key in one[2]} for r in (row, other)]
             yield from _unequal(values[0], values[1], rtol, one[0], "metric ")
@@ -172,6 +171,18 @@ def _answers(row: Row, other: Row, rtol: float) -> Iterator[Difference]:
     for one, another in zip_longest(row.get("failed", []), other.get("failed", [])):
         if one != another:
             yield Difference((one or another)[0], "failure", *(answer and answer[2] for answer in (one, another)))
+
+
+def _asked_otherwise(one: list[Any] | None, another: list[Any] | None, row: Row, other: Row) -> Difference:
+    """Of two answers in one place that differ: the one that the other run lacks, if only one of them is lacking."""
+    mine, theirs = ([answer[:2] for answer in r.get("asked", [])] for r in (row, other))
+    if one is not None and another is not None and one[:2] != another[:2]:
+        if one[:2] in theirs and another[:2] not in mine:
+            one = None
+        elif another[:2] in mine and one[:2] not in theirs:
+            another = None
+    who, what = (one or another or [LOOP, NOTHING])[:2]
+    return Difference(who, what, _said(one), _said(another))
 
 
 def _said(answer: list[Any] | None) -> str:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from small_runs import Recipe, count, train
 
 from callbacks import EarlyStopping, GradNormMonitor, WarmupCosine
-from eventloop import Bus, Report, SetLR, Stop
+from eventloop import Bus, Report, Save, SetLR, Stop
 from eventloop.cli import main
 from eventloop.diff import diff_runs, same
 
@@ -171,3 +171,18 @@ def test_a_stop_by_another_handler_is_told_from_the_first_ones(tmp_path):
     told = diff_runs(tmp_path / "one", tmp_path / "two")
     assert told.first.who == "before"
     assert "handlers of eval_end: always against before, always" in told.settings
+
+
+class Saves:
+    def on_eval_end(self, event, state):
+        return Save("also")
+
+
+def test_a_request_that_one_run_alone_has_is_not_compared_with_another_ones(tmp_path):
+    """Fails if the n-th request of one run is held against the n-th of the other, whoever made it."""
+    runs = [run(tmp_path / f"p{n}", EarlyStopping("eval_loss", patience=n), Saves()) for n in (3, 2)]
+    for pair, nothing in ((runs, 0), (runs[::-1], 1)):
+        _, lines = command(*pair, "--context", 0)
+        first = next(i for i, line in enumerate(lines) if line.startswith("first difference"))
+        assert lines[first] == "first difference at eval_end of step 4: Stop, by EarlyStopping"
+        assert lines[first + 1 + nothing] == f"  {pair[nothing]}: nothing"
