@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from small_runs import Recipe, count, train
 
 from callbacks import EarlyStopping, GradNormMonitor, WarmupCosine
-from eventloop import Bus, Report, Save, SetLR, Stop
+from eventloop import Bus, Priority, Report, Save, SetLR, Stop
 from eventloop.cli import main
 from eventloop.diff import diff_runs, same
 
@@ -174,6 +174,8 @@ def test_a_stop_by_another_handler_is_told_from_the_first_ones(tmp_path):
 
 
 class Saves:
+    priority = Priority.SAVE
+
     def on_eval_end(self, event, state):
         return Save("also")
 
