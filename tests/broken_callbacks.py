@@ -335,3 +335,68 @@ class ForgetsOnDisk(ForgetsItsCount):
 class KeepsItsCountOnDisk(KeepsItsCount):
     def bind(self, *, run_dir, model):
         self.run_dir, self.model = run_dir, model
+
+
+# -- right or wrong only where a run has what they wait for ------------------------------------------------------------
+
+
+class JudgesItsMetric:
+    """Forgets its count in a checkpoint; its setting is called ``metric``."""
+
+    priority = Priority.DECIDE
+
+    def __init__(self, metric="val_acc", patience=3):
+        self.metric, self.patience = metric, patience
+        self.best, self.bad = float("-inf"), 0
+
+    def on_train_begin(self, event, state):
+        if not event.resumed:
+            self.best, self.bad = float("-inf"), 0
+
+    def on_eval_end(self, event, state):
+        if self.metric in state.metrics.fresh:
+            return self.judge(state.metrics[self.metric])
+        return None
+
+    def judge(self, value):
+        self.bad = 0 if value > self.best else self.bad + 1
+        self.best = max(value, self.best)
+        return Stop("no better") if self.bad >= self.patience else None
+
+
+class JudgesAFixedKey(JudgesItsMetric):
+    def __init__(self, patience=3):
+        super().__init__(None, patience)
+
+    def on_eval_end(self, event, state):
+        return self.judge(state.metrics["val_acc"])
+
+
+class WatchesTheGradients(JudgesItsMetric):
+    on_eval_end = None
+
+    def __init__(self, patience=3):
+        super().__init__(None, patience)
+
+    def on_step_end(self, event, state):
+        return self.judge(state.metrics["grad_norm"]) if "grad_norm" in state.metrics.fresh else None
+
+
+class ListsItsMetrics(JudgesItsMetric):
+    def on_eval_end(self, event, state):
+        found = [value for name, value in state.metrics.items() if name == self.metric]
+        return self.judge(found[0]) if found else None
+
+
+class LooksThroughTheNames:
+    """Right, but nobody can tell from outside what it looks for."""
+
+    priority = Priority.DECIDE
+
+    def on_eval_end(self, event, state):
+        return Stop("too hot") if any(name == "heat" for name in state.metrics) else None
+
+
+class NeedsADevice(Counts):
+    def __init__(self, name):
+        raise RuntimeError(f"no {name} here")

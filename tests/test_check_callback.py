@@ -1,9 +1,11 @@
 """The battery finds each planted fault, by the check that is meant for it, and shows it in Python that runs."""
 
 import enum
+import logging
 import subprocess
 import sys
 import unittest
+from functools import partial
 from pathlib import Path
 
 import broken_callbacks
@@ -12,7 +14,7 @@ from broken_callbacks import Counts
 from click.testing import CliRunner
 
 import eventloop.dispatch
-from eventloop import Keep, Report, Stop
+from eventloop import Keep, Priority, Report, Stop
 from eventloop.callbacks import EarlyStopping
 from eventloop.cli import main
 from eventloop.testing import FakeLoop, MadeUpEvent
@@ -105,7 +107,7 @@ def test_the_error_lists_every_failed_check_with_promise_event_and_snippet():
     text = str(failed.value)
     assert "changes_nothing: It changes neither the event nor the state" in text
     assert "What happened: Both changed a global random state at epoch_end of step 2" in text
-    assert 'raise NotImplementedError("make your callback here")' in text  # a class inside a function
+    assert "    class Both(broken_callbacks.DrawsAtRandom):" in text  # a class inside a function is written out
     assert [verdict.name for verdict in failed.value.verdicts] == ["names", "changes_nothing"]
 
 
@@ -130,13 +132,35 @@ def test_a_skipped_check_needs_a_reason_and_a_name_that_exists():
         check_callback(Counts, skip={"resumes": "why"})
 
 
-def test_what_is_no_factory_or_no_number_of_rounds_is_refused():
+def test_what_is_no_factory_is_refused():
     with pytest.raises(TypeError, match="is no factory: give a function"):
         check_callback(Counts())
-    with pytest.raises(ValueError, match="rounds=0 must be a whole number >= 1"):
-        check_callback(Counts, rounds=0)
-    with pytest.raises(ValueError, match="write module:Class"):
-        check_callback(Counts, expression="Counts")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        (
+            {"metric": {}},
+            TypeError,
+            r"check_callback has no option 'metric'; did you mean 'metrics'\? there are skip, mon",
+        ),
+        ({"skip": ["resume"]}, ValueError, r"skip=\['resume'\] must be a mapping of checks to reasons"),
+        ({"metrics": 3}, ValueError, "metrics=3 must be a mapping of names to a number, a list or a function"),
+        ({"evaluations": [1.0]}, ValueError, r"evaluations=\[1.0\] must be a mapping"),
+        ({"budget_ms": "x"}, ValueError, "budget_ms='x' must be a number of milliseconds > 0"),
+        ({"monitor": 3}, ValueError, "monitor=3 must be the name of a metric, or a list of names"),
+        ({"bind": 3}, ValueError, "bind=3 must be a mapping of live objects"),
+        ({"rounds": 0}, ValueError, "rounds=0 must be a whole number >= 1"),
+        ({"rounds": True}, ValueError, "rounds=True must be a whole number >= 1"),
+        ({"expression": 3}, ValueError, "expression=3 must be a text"),
+        ({"expression": "Counts"}, ValueError, "write module:Class"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_its_name_and_its_right_form(options, error, told):
+    """Broken by leaving the options to the constructor of `Subject`."""
+    with pytest.raises(error, match=told):
+        check_callback(Counts, **options)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +169,8 @@ def test_what_is_no_factory_or_no_number_of_rounds_is_refused():
         (lambda: Counts, "the factory gave the class Counts, not an object"),
         (lambda one=Counts(): one, "the factory gave the same object twice"),  # noqa: B008  # that is the fault
         (lambda: Counts("three" + 3), "the factory raised TypeError"),
+        (lambda: None, "the factory returned None: does it lack a return?"),
+        (lambda: 5, "the factory returned 5: an int has no on_<event> method"),
     ],
 )
 def test_a_factory_that_makes_nothing_new_is_found_before_anything_is_run(make, told):
@@ -173,8 +199,10 @@ def test_as_a_parametrisation_each_check_has_its_name_and_raises_or_is_skipped()
         else:
             check()
     broken = {check.name: check for check in callback_checks(broken_callbacks.MisspeltMethod)}
-    for name, told in [("attaches", "did you mean 'on_epoch_end'"), ("resume", "resume: see attaches")]:
-        with pytest.raises(CallbackCheckError, match=told):
+    with pytest.raises(CallbackCheckError, match="did you mean 'on_epoch_end'"):
+        broken["attaches"]()
+    for name in [*CHECKS][1:]:
+        with pytest.raises(unittest.SkipTest, match="see attaches"):
             broken[name]()
 
 
@@ -205,8 +233,8 @@ def test_a_decider_of_a_key_of_ones_own_is_given_that_key():
 
     failed = {v.name for v in examine(Judge, rounds=2) if v.outcome == "failed"}
     assert failed == {"every_run"}
-    check = {c.name: c for c in callback_checks(Judge, evaluations={"accuracy": 0.4}, rounds=2)}
-    assert "accuracy" in check["company"]._subject.script["evaluations"]
+    check = {c.name: c for c in callback_checks(Judge, evaluations={"accuracy": 0.6}, rounds=2)}
+    assert check["company"]._subject.script["evaluations"]["accuracy"] == 0.6
     check["company"]()
 
 
@@ -380,6 +408,157 @@ def test_an_epoch_that_a_resume_opens_again_is_no_answer_of_its_own():
     check["resume"]()
 
 
+# -- what a run must have for a callback to answer ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "patience"),
+    [("JudgesAFixedKey", 3), ("ListsItsMetrics", 3), ("JudgesItsMetric", 40), ("WatchesTheGradients", 40)],
+)
+def test_a_metric_that_only_the_code_names_is_reported_and_the_run_is_long_enough(name, patience):
+    """Broken by a script that has only ``monitor``, and by one of 16 evaluations whatever the patience."""
+    make = partial(getattr(broken_callbacks, name), patience=patience)
+    verdict = one(make, "resume")
+    assert verdict.outcome == "failed"
+    assert "expected: Stop(" in verdict.note
+    with pytest.raises(AssertionError) as raised:
+        exec(verdict.snippet, {"__name__": "pasted"})
+    assert str(raised.value) in verdict.note
+
+
+def test_a_key_that_it_reports_itself_is_not_reported_to_it():
+    """Broken by reporting each text among its settings."""
+
+    class Reporter(Counts):
+        def __init__(self, key="count"):
+            super().__init__()
+            self.key = key
+
+        def on_eval_end(self, event, state):
+            return Report({self.key: self.count}) if self.key not in state.metrics.fresh else None
+
+    assert one(Reporter, "keys", rounds=2).outcome == "passed"
+
+
+class NeverAnswers(Counts):
+    def on_step_end(self, event, state):
+        return Stop() if state.metrics.get("temperature", 0.0) < -5.0 else None
+
+
+def test_who_never_answers_is_not_exercised_and_is_told_what_to_give():
+    """Broken by a pass without a note."""
+    with pytest.warns(UserWarning, match="it never answered: it asked for 'temperature' at step_end; give metrics="):
+        check_callback(NeverAnswers, rounds=2, skip={"asks": "it is a guard"})
+    idle = [v.name for v in examine(NeverAnswers, rounds=2) if v.outcome == "not exercised"]
+    assert idle == ["repeats", "two_runs", "resume", "company", "registration"]
+    checks = {c.name: c for c in callback_checks(NeverAnswers, rounds=2)}
+    with pytest.raises(unittest.SkipTest, match="it never answered"):
+        checks["resume"]()
+    told = {v.name: v.outcome for v in examine(NeverAnswers, rounds=2, metrics={"temperature": -9.0})}
+    assert "not exercised" not in told.values()
+
+
+class Writes:
+    """A logger at an ordinary place: it has nothing to return."""
+
+    priority = 0
+
+    def __init__(self):
+        self.rows = []
+
+    def on_eval_end(self, event, state):
+        self.rows.append(dict(state.metrics))
+
+
+class Logs(Writes):
+    priority = Priority.LOG
+
+    def on_step_end(self, event, state):
+        return self.rows.append(dict(state.metrics))
+
+
+@pytest.mark.parametrize("make", [Writes, Logs])
+def test_a_logger_passes_for_what_it_writes_is_its_answer(make):
+    """Broken by counting the LOG band among those that ask for nothing, and by ``could_answer`` that is always true."""
+    assert {v.outcome for v in examine(make, rounds=2)} == {"passed"}
+
+
+def test_a_logger_elsewhere_is_told_where_to_stand():
+    class Early(Logs):
+        priority = Priority.MEASURE
+
+    assert "let it stand in the LOG band if it is a logger" in one(Early, "asks", rounds=2).note
+
+
+def test_a_snippet_has_only_the_turns_and_metrics_that_it_needs():
+    """Broken by printing the script of the whole check."""
+    snippet = one(broken_callbacks.ForgetsItsCount, "resume").snippet
+    assert "script = {'metrics': {}, 'evaluations': {}, 'updates': 2, 'max_steps': 4}" in snippet
+
+
+def test_what_cannot_be_pasted_says_so_and_what_is_in_the_way():
+    """Broken by a class inside a function that is written out without the names of that function."""
+    far = object()
+
+    class Closed(broken_callbacks.DrawsAtRandom):
+        def on_step_end(self, event, state):
+            return None if self is far else super().on_step_end(event, state)
+
+    snippet = one(Closed, "changes_nothing", rounds=2).snippet
+    assert "# this cannot be pasted as it stands; do here what your factory does: Closed uses far" in snippet
+
+
+SCRIPT = """
+import math
+from dataclasses import dataclass, field
+from eventloop import Callback, Stop
+from eventloop.testing import examine
+
+LIMIT = 3
+
+
+def far(x):
+    return math.fabs(x) > LIMIT
+
+
+@dataclass(eq=False)
+class Mine(Callback):
+    n: int = 2
+    seen: int = field(default=0, init=False)
+
+    @property
+    def priority(self):
+        return 0
+
+    def on_step_end(self, event, state):
+        self.seen += 1
+        return Stop("far") if far(self.seen) else None
+
+
+print(next(v.snippet for v in examine(lambda: Mine(n=5)) if v.name == "resume"))
+"""
+
+
+def test_a_class_of_a_script_is_written_out_with_all_that_it_takes_from_it(tmp_path):
+    """Broken by importing from ``__main__``, and by a class without its module's imports and constants."""
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, tmp_path / "mine.py"], capture_output=True, text=True, check=False)
+    assert "    return Mine(n=5)" in done.stdout
+    with pytest.raises(AssertionError, match=r"expected: Stop\(reason='far'\) at step_end of step 4"):
+        exec(done.stdout, {"__name__": "pasted"})
+    assert done.stderr == ""
+
+
+def test_a_snippet_and_a_check_leave_the_log_alone(caplog):
+    """Broken by runs in ``answers`` that are not quiet."""
+    verdict = one(broken_callbacks.ForgetsItsCount, "resume", rounds=8)
+    with pytest.raises(AssertionError):
+        exec(verdict.snippet, {"__name__": "pasted"})
+    assert caplog.records == []
+    logging.getLogger("eventloop").warning("a word of the user's")
+    assert caplog.messages == ["a word of the user's"]
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
@@ -420,6 +599,23 @@ def test_the_command_shows_what_failed_and_how_to_see_it_and_ends_with_1(folder)
     assert text.splitlines()[-1] == "15 passed, 1 failed, 2 skipped"
 
 
+@pytest.mark.parametrize("option", ["--monitor", "--metric"])
+def test_the_command_counts_what_was_not_exercised_and_takes_the_names_of_metrics(folder, option):
+    """Broken by a count of what has passed alone, and by an option that is not handed on."""
+    code, text = run("mine:LooksThroughTheNames")
+    assert (code, text.splitlines()[-1]) == (0, "13 passed, 5 not exercised")
+    assert "not exercised: it never answered: it asked for no metric by name; give metrics=" in text
+    code, text = run("mine:LooksThroughTheNames", option, "heat")
+    assert (code, text.splitlines()[-1]) == (0, "18 passed")
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("NULL", None), ("3", 3), ("a b", "a b"), ("1e-3", 0.001)])
+def test_an_argument_is_what_its_text_stands_for(folder, text, value):
+    """Broken by ``true`` as a text."""
+    _, told = run("mine:NeedsADevice", "--arg", f"name={text}")
+    assert f"NeedsADevice(name={value!r}) raised" in told
+
+
 def test_a_file_is_a_place_as_well_and_its_snippet_finds_it(folder):
     code, text = run(f"{folder}/mine.py:DescribesNothing")
     assert code == 1
@@ -438,7 +634,12 @@ def test_a_file_is_a_place_as_well_and_its_snippet_finds_it(folder):
         (["wrong:Count"], "importing wrong raised No module named 'nothing_of_this_name'"),
         (["odd:Count"], "importing odd raised ZeroDivisionError"),
         (["Count"], "'Count': write module:Class or path/to/file.py:Class"),
-        (["callbacks:EarlyStopping"], "missing a required argument: 'monitor'"),
+        (["callbacks:EarlyStopping"], "error: EarlyStopping needs monitor: give --arg monitor=..."),
+        (["mine:Counts", "--arg", "m=3"], "error: Counts has no argument 'm'; it takes n"),
+        (
+            ["mine:NeedsADevice", "--arg", "name=cuda"],
+            "error: NeedsADevice(name='cuda') raised RuntimeError: no cuda here",
+        ),
         (
             ["callbacks:EarlyStopping", "--arg", "monitor=loss", "--arg", "patience=0"],
             "patience=0 must be a whole number",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import time
 import unittest
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from textwrap import indent
@@ -15,6 +15,7 @@ from .cost import asks, budget
 from .honesty import keys, names, priority
 from .isolation import changes_nothing, isolation
 from .life import attaches, closes, every_run, two_runs
+from .options import check_options, check_skip
 from .order import company, registration, repeats
 from .resume import resume, settings
 from .state import bounded, state
@@ -22,7 +23,7 @@ from .subject import Finding, Subject
 from .trial import quiet
 
 Check = Callable[[Subject], Finding | None]
-Outcome = Literal["passed", "failed", "skipped", "not run"]
+Outcome = Literal["passed", "failed", "skipped", "not run", "not exercised"]
 
 CHECKS: Final[Mapping[str, Check]] = {
     "attaches": attaches,
@@ -46,6 +47,8 @@ CHECKS: Final[Mapping[str, Check]] = {
 }
 """Each takes a `Subject` and returns what it found broken, or None."""
 _COMPARING: Final = {"two_runs", "resume", "isolation", "company", "registration"}
+_OF_ANSWERS: Final = {"repeats", "two_runs", "resume", "company", "registration"}
+"""Those that say nothing about a callback that never answers."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ class Verdict:
 
     Attributes:
         name: the check.
-        outcome: passed, failed, skipped or not run.
-        note: why it was skipped or not run, what happened where it failed, or what it cost.
+        outcome: passed, failed, skipped, not run, or not exercised: passed, but only because it never answered.
+        note: why it was skipped, not run or not exercised, what happened where it failed, or what it cost.
         promise: what the check promises, where it failed.
         snippet: Python to paste that shows it, where it failed.
         seconds: what the check took.
@@ -105,11 +108,19 @@ def check_callback(make: Callable[[], Any], *, skip: Mapping[str, str] | None = 
     Raises:
         CallbackCheckError: some checks failed; the message has all of them, each with what was promised, what happened,
             and Python to paste that shows it.
-        ValueError: ``skip`` names no check, or gives no reason.
+        TypeError: there is no such option.
+        ValueError: an option has another form, or ``skip`` names no check, or gives no reason.
+
+    Warns:
+        UserWarning: it never answered, so that some checks had nothing to look at.
     """
     __tracebackhide__ = True
     verdicts = examine(make, skip=skip, **options)
     failed = [verdict for verdict in verdicts if verdict.outcome == "failed"]
+    idle = [verdict for verdict in verdicts if verdict.outcome == "not exercised"]
+    if idle and not failed:
+        names = ", ".join(verdict.name for verdict in idle)
+        warnings.warn(f"{_name(make)}: {names}: {idle[0].note}", stacklevel=2)
     if failed:
         raise CallbackCheckError(_name(make), failed, len(verdicts))
 
@@ -134,11 +145,14 @@ class CallbackCheck:
             try:
                 blocked = _blocked(self.name, self._subject)
                 finding = None if blocked else self._finding()
+                idle = "" if blocked or finding or self.name not in _OF_ANSWERS else self._subject.idle
             finally:
                 self._subject.clear()
         seconds = time.perf_counter() - begun
         if blocked:
             return Verdict(self.name, "not run", blocked, seconds=seconds)
+        if finding is None and idle:
+            return Verdict(self.name, "not exercised", idle, seconds=seconds)
         if finding is None:
             return Verdict(self.name, "passed", _note(self.name, self._subject), seconds=seconds)
         snippet = self._subject.snippet(finding)
@@ -154,14 +168,15 @@ class CallbackCheck:
         """Run it.
 
         Raises:
-            CallbackCheckError: it failed, or could not be run because another fails.
-            unittest.SkipTest: it is skipped; pytest knows that.
+            CallbackCheckError: it failed.
+            unittest.SkipTest: it is skipped, or has nothing to look at, because another check fails or because the
+                callback never answers; pytest knows that.
         """
         __tracebackhide__ = True
         verdict = self.verdict()
-        if verdict.outcome == "skipped":
+        if verdict.outcome in ("skipped", "not run", "not exercised"):
             raise unittest.SkipTest(verdict.note)
-        if verdict.outcome != "passed":
+        if verdict.outcome == "failed":
             raise CallbackCheckError(_name(self._subject.make), [verdict], 1)
 
     def __str__(self) -> str:
@@ -183,16 +198,12 @@ def callback_checks(
         **options: see there.
 
     Raises:
-        ValueError: ``skip`` names no check, or gives no reason.
+        TypeError: see there.
+        ValueError: see there.
     """
-    subject, reasons = Subject(make, **options), dict(skip or {})
-    for name, reason in reasons.items():
-        if name not in CHECKS:
-            near = difflib.get_close_matches(name, CHECKS, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"skip: there is no check {name!r}; {hint}there are {', '.join(CHECKS)}")
-        if not isinstance(reason, str) or not reason.strip():
-            raise ValueError(f"skip: {name}={reason!r} is no reason; say why the promise is not kept")
+    check_options(options)
+    reasons = check_skip(skip, CHECKS)
+    subject = Subject(make, **options)
     return [CallbackCheck(name, subject, reasons.get(name, "")) for name in CHECKS]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import inspect
 import sys
@@ -16,6 +15,8 @@ from typing import Any
 
 from tabulate import tabulate
 
+from ...literal import literal
+from ...settings import parameters_of
 from .battery import CHECKS, Verdict, examine, promise_of
 
 
@@ -24,13 +25,14 @@ def listed() -> str:
     return tabulate([(name, promise_of(name)) for name in CHECKS], headers=["check", "promise"])
 
 
-def check_place(place: str, arguments: Iterable[str], skip: Iterable[str]) -> tuple[str, bool]:
+def check_place(place: str, arguments: Iterable[str], skip: Iterable[str], monitors: Sequence[str]) -> tuple[str, bool]:
     """Check the class at ``module:Class`` or ``path/to/file.py:Class``.
 
     Args:
         place: where the class is; the current folder counts.
         arguments: its constructor's, each as ``name=value``; a value that is no Python literal is a text.
         skip: checks to leave out, each as ``name=reason``.
+        monitors: metrics to report.
 
     Returns:
         The report, and whether nothing failed.
@@ -39,23 +41,51 @@ def check_place(place: str, arguments: Iterable[str], skip: Iterable[str]) -> tu
         ValueError: there is no such module, class, argument or check; the message says what there is.
     """
     kind = _found(place)
-    given = {name: _literal(text) for name, text in _pairs("--arg", arguments)}
-    try:
-        inspect.signature(kind).bind(**given)
-        kind(**given)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{kind.__name__}{inspect.signature(kind)} with {given or 'no --arg'}: {error}") from error
-    words = ", ".join(f"{name}={value!r}" for name, value in given.items())
-    verdicts = examine(partial(kind, **given), skip=dict(_pairs("--skip", skip)), expression=f"{place}({words})")
+    given = {name: literal(text) for name, text in _pairs("--arg", arguments)}
+    _try(kind, given)
+    words = _words(given)
+    options = {"expression": f"{place}({words})", "monitor": list(monitors) or None}
+    verdicts = examine(partial(kind, **given), skip=dict(_pairs("--skip", skip)), **options)
     return _report(verdicts), all(verdict.outcome != "failed" for verdict in verdicts)
 
 
+def _words(given: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in given.items())
+
+
+def _try(kind: type, given: Mapping[str, Any]) -> None:
+    """Make one, and say what is in the way."""
+    known = parameters_of(kind)
+    if unknown := [name for name in given if known and name not in known and not _takes_any(kind)]:
+        near = difflib.get_close_matches(unknown[0], known, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"{kind.__name__} has no argument {unknown[0]!r}; {hint}it takes {', '.join(known)}")
+    open_ = [name for name, p in known.items() if p.default is p.empty and name not in given]
+    if open_:
+        needed = " ".join(f"--arg {name}=..." for name in open_)
+        raise ValueError(f"{kind.__name__} needs {' and '.join(open_)}: give {needed}")
+    try:
+        kind(**given)
+    except Exception as error:
+        raise ValueError(f"{kind.__name__}({_words(given)}) raised {type(error).__name__}: {error}") from error
+
+
+def _takes_any(kind: type) -> bool:
+    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(kind).parameters.values())
+
+
 def _report(verdicts: Sequence[Verdict]) -> str:
-    rows = [(v.name, v.outcome, f"{v.seconds:.2f}", v.note.partition("\n")[0]) for v in verdicts]
+    rows = [(v.name, v.outcome, f"{v.seconds:.2f}", _shown(v)) for v in verdicts]
     table = tabulate(rows, headers=["check", "verdict", "seconds", "note"], disable_numparse=True)
     counts = Counter(verdict.outcome for verdict in verdicts)
     told = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
-    return "\n\n".join([table, *(str(v) for v in verdicts if v.outcome == "failed"), told])
+    idle = dict.fromkeys(f"not exercised: {v.note}" for v in verdicts if v.outcome == "not exercised")
+    return "\n\n".join([table, *(str(v) for v in verdicts if v.outcome == "failed"), *idle, told])
+
+
+def _shown(verdict: Verdict) -> str:
+    first = verdict.note.partition("\n")[0]
+    return first.partition(":")[0] if verdict.outcome == "not exercised" else first
 
 
 def _pairs(option: str, texts: Iterable[str]) -> list[tuple[str, str]]:
@@ -66,13 +96,6 @@ def _pairs(option: str, texts: Iterable[str]) -> list[tuple[str, str]]:
                 f"{option} {name or value!r}: write {option} name={'value' if option == '--arg' else 'reason'}"
             )
     return [(name, value) for name, _, value in pairs]
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def _found(place: str) -> type:

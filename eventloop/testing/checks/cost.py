@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .subject import Finding, Subject
 from .trial import answers
+from .wanted import UPDATE, in_log_band
 
 if TYPE_CHECKING:
     from ..fake_loop import FakeLoop
@@ -56,7 +57,8 @@ def asks(subject: Subject) -> Finding | None:
     """It asks for no number at an update at which it has nothing to say.
 
     Reading ``state.metrics[key]`` waits for the device. Say how often that is worth it (``every=`` or ``when=``), take
-    ``state.metrics.raw(key)``, or report what you read. Not counted where a filter has called it.
+    ``state.metrics.raw(key)``, or report what you read. Not counted where a filter has called it, nor in the LOG band:
+    what a logger has to say is what it writes.
 
     Failed on `AsksAtEachStep`, which looks for a spike in the loss of every update.
     """
@@ -64,7 +66,10 @@ def asks(subject: Subject) -> Finding | None:
     wasted, calls = asked(subject.loop(subject.make(), metrics=tensors(metrics)))
     for event, n in wasted.items():
         if 2 * n > calls[event]:
-            told = f"at {n} of {calls[event]} calls for {event} it asked for a metric and answered nothing"
+            told = f"at {n} of {calls[event]} calls for {event} it asked for a metric and answered nothing; "
+            told += (
+                "give it every=... or when=..., let it stand in the LOG band if it is a logger, or skip with a reason"
+            )
             body = 'wasted, calls = asked(loop(make(), metrics=tensors(script["metrics"])))\n'
             return Finding(told, body + f"assert 2 * wasted.get({event!r}, 0) <= calls[{event!r}], (wasted, calls)")
     return None
@@ -90,14 +95,14 @@ def asked(loop: FakeLoop, who: int = 0) -> tuple[dict[str, int], dict[str, int]]
     """Run a `FakeLoop` whose metrics are tensors; count, by event, where one callback asked and answered nothing.
 
     Returns:
-        These counts, and of how many calls; those of the events of an update that no filter chose.
+        These counts, and of how many calls; those of the events of an update that no filter chose, but in the LOG band.
     """
     wasted: dict[str, int] = defaultdict(int)
     calls: dict[str, int] = defaultdict(int)
 
     def around(owner: Any, call: Any, event: Any, state: Any) -> Any:
-        chosen = owner.filter is not None or owner.when is not None
-        if chosen or event.name not in ("step_begin", "gradients_ready", "step_end"):
+        exempt = owner.filter is not None or owner.when is not None or in_log_band(owner.priority)
+        if exempt or event.name not in UPDATE:
             return call(event, state)
         before = len(dict(state.metrics.known()))
         answer = call(event, state)

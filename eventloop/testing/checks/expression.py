@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import ast
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ...settings import arguments_of, changed_arguments
+from ..reproduce import CannotTell, _Names
 
 
 class Expression(NamedTuple):
-    """``call`` makes the callback where ``imports`` were executed; an empty ``call`` is one that is not known."""
+    """``call`` makes the callback where ``imports`` and ``definitions`` were executed.
+
+    An empty ``call`` is one that is not known; ``why`` says what is in the way.
+    """
 
     imports: tuple[str, ...]
     call: str
+    definitions: tuple[str, ...] = ()
+    why: str = ""
 
 
-UNKNOWN: Final = Expression((), "")
+UNKNOWN: Final = Expression((), "", why="nobody knows how the factory makes it")
 
 
 def parsed(text: str) -> Expression:
@@ -40,16 +45,39 @@ def expression_of(thing: object) -> Expression:
     """How to make such an object again, if its constructor's arguments can be read from it."""
     kind = type(thing)
     try:
+        if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+            return _written_out(thing)
         changed = changed_arguments(thing)
-    except LookupError:
-        return UNKNOWN
+    except LookupError as error:
+        return UNKNOWN._replace(why=str(error.args[0]))
     lines: set[str] = set()
     arguments = ", ".join(f"{name}={_shown(value, lines)}" for name, value in changed.items())
-    call = f"{kind.__qualname__}({arguments})"
-    if kind.__module__ != "__main__":
-        lines.add(f"from {kind.__module__} import {kind.__qualname__.partition('.')[0]}")
-    found = Expression(tuple(sorted(lines)), call)
-    return found if _works(found, thing) else UNKNOWN
+    lines.add(f"from {kind.__module__} import {kind.__qualname__.partition('.')[0]}")
+    found = Expression(tuple(sorted(lines)), f"{kind.__qualname__}({arguments})")
+    if _works(found, kind):
+        return found
+    return UNKNOWN._replace(why=f"{found.call} does not make it")
+
+
+def _written_out(thing: object) -> Expression:
+    """The same for a class that nobody can import: with its source, and whatever that uses."""
+    kind = type(thing)
+    try:
+        code = _Names([thing]).factory("FakeLoop")
+    except CannotTell as error:
+        return UNKNOWN._replace(why=str(error))
+    *body, factory = _statements(code)
+    imports = [line for line in body if line.startswith(("import ", "from "))]
+    call = factory.partition(" = ")[2].rpartition("\n")[0]
+    found = Expression(tuple(imports), call, tuple(text for text in body if text not in imports))
+    return found if _works(found, kind) else UNKNOWN._replace(why=f"{kind.__name__} cannot be made outside its place")
+
+
+def _statements(code: str) -> list[str]:
+    """The statements of a module, each with its decorators."""
+    lines, nodes = code.splitlines(), ast.parse(code).body
+    starts = [min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) for node in nodes]
+    return ["\n".join(lines[start - 1 : node.end_lineno]) for start, node in zip(starts, nodes, strict=True)]
 
 
 def variants_of(thing: object) -> dict[str, Any]:
@@ -92,13 +120,12 @@ def _shown(value: Any, imports: set[str]) -> str:
     return repr(value)
 
 
-def _works(expression: Expression, thing: object) -> bool:
-    kind = type(thing)
+def _works(expression: Expression, kind: type) -> bool:
+    space: dict[str, Any] = {"__name__": "pasted"}
     try:
-        if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
-            compile(expression.call, "", "eval")  # it cannot be imported; at least it can be read
-            return "<" not in kind.__qualname__
-        names = dict(vars(import_module(kind.__module__)), Path=Path)
-        return type(eval(expression.call, names)) is kind  # made of reprs, a line above
+        code = "\n".join([*expression.imports, *expression.definitions])
+        exec(compile(code, "pasted", "exec", dont_inherit=True), space)  # without this module's own annotations
+        made = eval(expression.call, space)  # of reprs, or of the source that was read
     except Exception:
         return False
+    return type(made) is kind or bool(expression.definitions)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from ...bus import Bus
+from ...callback import handlers_of
 from ..fake_loop import FakeLoop
 from .standins import SCRIPTED
 from .subject import Finding, Subject
@@ -28,6 +29,12 @@ def attaches(subject: Subject) -> Finding | None:
         return Finding(
             f"the factory gave the class {first.__name__}, not an object", "assert not isinstance(make(), type)"
         )
+    if first is None:
+        return Finding("the factory returned None: does it lack a return?", "assert make() is not None")
+    if not handlers_of(first):
+        kind = type(first).__name__
+        told = f"the factory returned {first!r}: {_article(kind)} {kind} has no on_<event> method"
+        return Finding(told, "Bus().attach(make())")
     if first is second:
         return Finding("the factory gave the same object twice", "assert make() is not make()")
     bus = Bus()
@@ -43,6 +50,10 @@ def attaches(subject: Subject) -> Finding | None:
     finally:
         bus.close()
     return None
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeiouAEIOU" else "a"
 
 
 def closes(subject: Subject) -> Finding | None:

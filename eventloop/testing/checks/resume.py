@@ -11,6 +11,7 @@ from ...settings import arguments_of
 from .cost import tensors
 from .expression import is_literal, variants_of
 from .series import LIMIT, losses
+from .shrink import shrunk
 from .standins import Cuts
 from .subject import Finding, Subject
 from .trial import Answers, answers, difference
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ..fake_loop import FakeLoop
 
 TENSORS = "a run whose metrics are tensors"
+SOME = 40  # cuts of a long run
 WAYS = (
     "skipped updates, evaluations in between",
     "several micro-batches an update, the last window short",
@@ -35,20 +37,43 @@ def resume(subject: Subject) -> Finding | None:
     a tensor to judge at the next update and does not store it.
     """
     for course, changed in _courses(subject):
-        tensor = course == TENSORS
-        run = {**changed, "metrics": tensors(changed["metrics"])} if tensor else changed
-        whole = subject.loop(subject.make(), Cuts(), **run)
+        tensor, script = course == TENSORS, {**subject.script, **changed}
+        whole = subject.loop(subject.make(), Cuts(), **_given(script, tensor))
         expected = answers(whole)
-        for cut, source in _cuts(whole, expected):
-            found = _resumed(subject, whole, source, run)
-            if not found.went_on and found.error is None:
-                continue  # the run had nothing left to do, so there is nothing to compare
-            if unlike := difference(expected.after(cut), found.resumed()):
+        for cut, source in _some(subject, [*_cuts(whole, expected)]):
+            found = _resumed(subject, whole, source, _given(script, tensor))
+            if unlike := _difference(expected, cut, found):
                 step, of = expected.cuts[cut], len(expected.cuts)
                 told = f"in {course}, resumed from the checkpoint of step {step} (cut {cut + 1} of {of}): {unlike}"
                 told += "" if found.error is None else f"\n  which said: {found.error}"
-                return Finding(told, _text(subject, cut, step, tensor), {**subject.script, **changed})
+                short = shrunk(script, lambda one: _shown(subject, one, cut, tensor=tensor) == unlike)  # noqa: B023  # called at once
+                return Finding(told, _text(subject, cut, step, tensor), short)
     return None
+
+
+def _given(script: dict[str, Any], tensor: bool) -> dict[str, Any]:
+    return {**script, "metrics": tensors(script["metrics"])} if tensor else script
+
+
+def _difference(expected: Answers, cut: int, found: Answers) -> str:
+    if not found.went_on and found.error is None:
+        return ""  # the run had nothing left to do, so there is nothing to compare
+    return difference(expected.after(cut), found.resumed())
+
+
+def _shown(subject: Subject, script: dict[str, Any], cut: int, *, tensor: bool) -> str:
+    """The difference that a script shows at one of its cuts."""
+    given = _given(script, tensor)
+    whole = subject.loop(subject.make(), Cuts(), **given)
+    expected = answers(whole)
+    source = dict(_cuts(whole, expected)).get(cut)
+    return "" if source is None else _difference(expected, cut, _resumed(subject, whole, source, given))
+
+
+def _some(subject: Subject, cuts: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    """All the cuts; of a run that was made longer for a setting, some that lie evenly in it."""
+    few = SOME // 2 if subject.on_disk else SOME
+    return cuts[:: max(1, len(cuts) // few)] if subject.is_long else cuts
 
 
 def _courses(subject: Subject) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf, nan
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ VERDICTS: Final = [
     *[0.9, 1.2, 0.5, -inf],
 ]
 """Improvement, plateaus, no number, a value that is missing, a long rise, and at last an improvement."""
+_PLATEAU: Final = [0.9, 0.8, 0.75, 0.7]
 _ODD: Final[Mapping[int, float | None]] = {7: None, 20: nan, 21: nan, 27: inf}
 ROUNDS: Final = len(VERDICTS)
 FEW: Final = 8
@@ -25,20 +26,22 @@ def losses(n: int, first: int = 1) -> list[float | None]:
     return [_ODD.get(turn, round(2.0 / (1.0 + 0.1 * turn), 3)) for turn in range(first, first + n)]
 
 
+def verdicts(rounds: int) -> list[float | None]:
+    """`VERDICTS`, and then numbers that are better than none before, whichever way is better: for a long patience."""
+    return [VERDICTS[i] if i < ROUNDS else _PLATEAU[i % len(_PLATEAU)] for i in range(rounds)]
+
+
 def main_script(
-    monitor: str | None, metrics: Mapping[str, Any], evaluations: Mapping[str, Any], rounds: int
+    monitors: Sequence[str], metrics: Mapping[str, Any], evaluations: Mapping[str, Any], rounds: int
 ) -> dict[str, Any]:
     """The run that most checks make, as keywords of a `FakeLoop`: epochs of two updates, each with an evaluation.
 
-    ``loss`` is reported at each update, ``monitor`` at each evaluation and at each update; what the caller has given
-    counts.
+    ``loss`` is reported at each update, each of ``monitors`` at each evaluation and at each update; what the caller
+    has given counts.
     """
-    key = monitor or "eval_loss"
-    steps = dict.fromkeys(("loss", *([] if monitor is None else [monitor])), losses(2 * rounds))
-    verdicts = [VERDICTS[i % len(VERDICTS)] for i in range(rounds)]
     return {
-        "metrics": {**steps, **metrics},
-        "evaluations": {key: verdicts, **evaluations},
+        "metrics": {**dict.fromkeys(("loss", *monitors), losses(2 * rounds)), **metrics},
+        "evaluations": {**dict.fromkeys(monitors or ("eval_loss",), verdicts(rounds)), **evaluations},
         "updates": 2,
         "max_steps": 2 * rounds,
     }

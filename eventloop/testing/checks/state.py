@@ -82,16 +82,15 @@ def bounded(subject: Subject) -> Finding | None:
         return None
     n = 120 if subject.on_disk else 600
     options: dict[str, Any] = {"max_steps": n, "min_steps": n, "updates": 10}
-    key = subject.monitor or "eval_loss"
-    metrics = {"loss": lambda turn: 1.0 / turn, key: lambda turn: 1.0 / turn}
-    grown = sizes(subject.loop(subject.make(), metrics=metrics, evaluations={key: lambda n: 1.0 / n}, **options))
+    metrics, evaluations = (dict.fromkeys(subject.script[of], lambda n: 1.0 / n) for of in ("metrics", "evaluations"))
+    grown = sizes(subject.loop(subject.make(), metrics=metrics, evaluations=evaluations, **options))
     if _grows(grown):
         told = (
             f"its state has {grown[len(grown) // 2]} bytes after half of a run of {n} updates, {grown[-1]} at its end"
         )
-        falling = f'metrics={{"loss": lambda n: 1.0 / n, {key!r}: lambda n: 1.0 / n}}'
-        words = "".join(f", {name}={value}" for name, value in options.items())
-        body = f"found = sizes(loop(make(), {falling}, evaluations={{{key!r}: lambda n: 1.0 / n}}{words}))\n"
+        falling = [f'{of}=dict.fromkeys(script["{of}"], lambda n: 1.0 / n)' for of in ("metrics", "evaluations")]
+        words = ", ".join([*falling, *(f"{name}={value}" for name, value in options.items())])
+        body = f"found = sizes(loop(make(), {words}))\n"
         return Finding(told, body + "assert found[-1] <= 1.2 * found[len(found) // 2] + 64, found")
     return None
 

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from pprint import pformat
@@ -15,11 +15,16 @@ from typing import Any, Final, NamedTuple
 
 from ..fake_loop import FakeLoop
 from .expression import UNKNOWN, Expression, expression_of, parsed
+from .options import check_options
 from .series import FEW, ROUNDS, courses, main_script
 from .standins import Training, as_options, small_model
 from .trial import Answers, answers
+from .wanted import Asked, could_answer, counts_updates, longest_wait, metric_settings, told, with_what_it_asks
 
 _MEMORY: Final = Path("/dev/shm")  # syncing a hundred checkpoints to a disk takes minutes
+WAIT: Final = 64  # the longest patience that a run is made longer for; the time goes with it
+WAIT_ON_DISK: Final = 16
+BUDGET: Final = 10.0
 _KIT: Final = (
     *("Cuts", "Neighbour", "Peer", "Training", "answers", "as_options", "asked", "assert_same", "changes"),
     *("check_callback", "sizes", "slow_events", "small_model", "state_faults", "tensors"),
@@ -35,6 +40,10 @@ _HOMES: Final = {
 }
 
 
+_CANNOT: Final = "# this cannot be pasted as it stands; do here what your factory does"
+_STUB: Final = 'raise NotImplementedError("make your callback here")'
+
+
 class Finding(NamedTuple):
     """A broken promise: what happened, and Python that shows it, given ``make``, ``script`` and ``loop``."""
 
@@ -48,13 +57,14 @@ class Subject:
 
     Args:
         make: makes a new one at each call.
-        monitor: the metric that it decides by; else its attribute ``monitor``.
+        monitor: the metric that it decides by, or several, besides its attribute ``monitor``. What it asks for in a
+            first run is in the script without this, and so are settings that are metrics by their name.
         bind: live objects for its ``bind``, as a mapping or as a function that makes a new one for each run; else,
             where it asks for a model or an optimizer, a small model.
         metrics: further metrics of each update, as `FakeLoop` takes them.
         evaluations: further metrics of each evaluation.
-        rounds: evaluations of a run, else 16, or 8 where its checkpoints are files. The time that the checks take grows
-            with its square; whoever decides only after many evaluations needs more of them.
+        rounds: evaluations of a run, else 16, or 8 where its checkpoints are files, and more where a setting of it is a
+            larger number, up to 64. The time that the checks take grows with its square.
         budget_ms: what a call of a handler may take.
         expression: what makes it, as ``module:Class(arguments)``; else it is made out from the object.
 
@@ -66,21 +76,23 @@ class Subject:
         self,
         make: Callable[[], Any],
         *,
-        monitor: str | None = None,
+        monitor: str | Sequence[str] | None = None,
         bind: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         metrics: Mapping[str, Any] | None = None,
         evaluations: Mapping[str, Any] | None = None,
         rounds: int | None = None,
-        budget_ms: float = 10.0,
+        budget_ms: float | None = None,
         expression: str | None = None,
     ) -> None:
         if not callable(make):
             raise TypeError(f"{make!r} is no factory: give a function that makes a new callback, or its class")
-        self.make, self._bind, self.budget_ms = make, bind, budget_ms
-        if rounds is not None and (isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1):
-            raise ValueError(f"rounds={rounds!r} must be a whole number >= 1")
+        given = {"monitor": monitor, "bind": bind, "metrics": metrics, "evaluations": evaluations, "rounds": rounds}
+        check_options({**given, "budget_ms": budget_ms, "expression": expression})
+        self.make, self._bind = make, bind
+        self.budget_ms = BUDGET if budget_ms is None else budget_ms
         self._rounds = rounds
-        self._monitor, self._metrics, self._evaluations = monitor, metrics or {}, evaluations or {}
+        self._monitors = (monitor,) if isinstance(monitor, str) else tuple(monitor or ())
+        self._metrics, self._evaluations = metrics or {}, evaluations or {}
         self._expression = None if expression is None else parsed(expression)
         self._folders: list[Path] = []
         self._found: dict[str, Finding | None] = {}
@@ -108,16 +120,43 @@ class Subject:
         return "run_dir" in self.wants
 
     @cached_property
-    def monitor(self) -> str | None:
-        """The metric that it decides by, if it says so."""
-        own = getattr(self.sample, "monitor", None)
-        return self._monitor or (own if isinstance(own, str) else None)
+    def rounds(self) -> int:
+        """Evaluations of a run: so many that whoever waits for some has an answer."""
+        few = FEW if self.on_disk else ROUNDS
+        if self._rounds is not None or not self.could_answer:
+            return self._rounds or few
+        wait = longest_wait(self.sample, WAIT_ON_DISK if self.on_disk else WAIT)
+        if counts_updates(self.sample):
+            wait = (wait + 1) // 2
+        return few if wait <= few // 2 else wait + ROUNDS
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its runs are longer than others', so that some cuts stand for all."""
+        return self._rounds is None and self.rounds > ROUNDS
 
     @cached_property
+    def could_answer(self) -> bool:
+        """Whether it is there to answer, as far as that can be told."""
+        return could_answer(self.make())
+
+    @property
     def script(self) -> dict[str, Any]:
         """The run that most checks make."""
-        rounds = self._rounds or (FEW if self.on_disk else ROUNDS)
-        return main_script(self.monitor, self._metrics, self._evaluations, rounds)
+        return self._scripted[0]
+
+    @property
+    def asked(self) -> Asked:
+        """What it asks for in such a run."""
+        return self._scripted[1]
+
+    @cached_property
+    def _scripted(self) -> tuple[dict[str, Any], Asked]:
+        own = getattr(self.sample, "monitor", None)
+        monitors = list(dict.fromkeys([*self._monitors, *([own] if isinstance(own, str) else [])]))
+        known = main_script(monitors, self._metrics, self._evaluations, self.rounds)
+        guessed = metric_settings(self.sample)
+        return with_what_it_asks(known, guessed, lambda script: self._loop(script, self.make()))
 
     @property
     def courses(self) -> dict[str, dict[str, Any]]:
@@ -153,10 +192,13 @@ class Subject:
 
     def loop(self, *things: Any, **more: Any) -> FakeLoop:
         """A run with these callbacks, by the main script unless told otherwise."""
-        options = {**self.script, **self.live(), **more}
+        return self._loop({**self.script, **more}, *things)
+
+    def _loop(self, script: Mapping[str, Any], *things: Any) -> FakeLoop:
+        options = {**self.live(), **script}
         if self.on_disk and "run_dir" not in options:
             options["run_dir"] = self.folder() / "run"
-        staff = [Training()] if "model" in options and "bus" not in more else []
+        staff = [Training()] if "model" in options and "bus" not in options else []
         return FakeLoop([*things, *staff], **options)
 
     @cached_property
@@ -168,6 +210,16 @@ class Subject:
     def again(self) -> Answers:
         """What another one answers in the same run."""
         return answers(self.loop(self.make()))
+
+    @cached_property
+    def idle(self) -> str:
+        """Why the checks that compare its answers say nothing about it; nothing if they do."""
+        if not self.could_answer or self.alone.replied:
+            return ""
+        for changed in self.courses.values():
+            if answers(self.loop(self.make(), **changed)).replied:
+                return ""
+        return f"it never answered: {told(self.asked.events)}; give metrics=, evaluations=, monitor= or rounds="
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
@@ -181,17 +233,18 @@ class Subject:
 
     def snippet(self, finding: Finding) -> str:
         """Python to paste that shows what was found; it raises as long as that is so."""
-        imports, call = self.expression
-        make = f"    return {call}" if call else '    raise NotImplementedError("make your callback here")'
-        parts = [f"def make():\n{make}"]
+        imports, call, definitions, why = self.expression
+        make = f"    return {call}" if call else f"    {_CANNOT}: {why}\n    {_STUB}"
+        parts = [*definitions, f"def make():\n{make}"]
         if "loop(" in finding.body:
             script = pformat(dict(finding.script or self.script), width=110, compact=True, sort_dicts=False)
             parts += [f"script = {script}", self._loop_text()]
         code = "\n\n".join([*parts, finding.body])
-        lines = [*imports]
+        lines = list(imports)
         for home, names in _HOMES.items():
             if here := [name for name in names if re.search(rf"\b{name}\b", code)]:
                 lines.append(f"{home} {', '.join(here)}")
+        lines = list(dict.fromkeys(lines))
         lines.sort(key=lambda line: line.startswith("from eventloop.testing"))
         return "\n".join([*lines, "", code]).lstrip()
 

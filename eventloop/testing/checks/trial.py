@@ -46,6 +46,7 @@ class Answers(list[Answer]):
         error: what the run raised.
         cuts: the step of each checkpoint that `Cuts` got.
         calls: how many handlers of the callback were called.
+        replied: whether it ever asked for or reported something.
         went_on: whether an update or an evaluation was made; `Cuts` sees it.
     """
 
@@ -54,6 +55,7 @@ class Answers(list[Answer]):
         self.error: BaseException | None = None
         self.cuts: list[int] = []
         self.calls = 0
+        self.replied = False
         self.went_on = False
         self._reopened: int | None = None  # the epoch that a resumed run stands in
 
@@ -84,6 +86,7 @@ class Answers(list[Answer]):
         """Note what a handler returned, or the error that it raised."""
         for text, keys in _told(answer):
             self.append(Answer(event.name, state.step, state.epoch, text, keys, len(self.cuts)))
+            self.replied = self.replied or not isinstance(answer, BaseException)
 
     def passed(self, who: Subscription, event: Event, state: Any) -> None:
         """Note how far the run is: a handler was called."""
@@ -96,7 +99,9 @@ class Answers(list[Answer]):
 
 
 def answers(loop: FakeLoop, who: int = 0, around: Around | None = None) -> Answers:
-    """Run a `FakeLoop` and list what one of its callbacks answered; what the run raises is kept as ``error``.
+    """Run a `FakeLoop`, without a word in the log, and list what one of its callbacks answered.
+
+    What the run raises is kept as ``error``.
 
     Args:
         loop: the run.
@@ -119,7 +124,7 @@ def answers(loop: FakeLoop, who: int = 0, around: Around | None = None) -> Answe
         found.passed(owner, event, state)
         return answer
 
-    with loop.bus.watch(look):
+    with quiet(), loop.bus.watch(look):
         try:
             loop.run()
         except KeyboardInterrupt as error:
