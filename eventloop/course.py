@@ -18,7 +18,7 @@ from .window import Window
 
 B = TypeVar("B")
 END: Final[Any] = object()
-STEP_BEGIN, GRADIENTS_READY, STEP_END, STEP_SKIPPED = StepBegin(), GradientsReady(), StepEnd(), StepEnd(skipped=True)
+STEP_BEGIN, GRADIENTS_READY = StepBegin(), GradientsReady()  # without a field, so nobody can spoil them for others
 UNREAD: Final[Any] = object()
 
 
@@ -176,7 +176,7 @@ class Course:
         """The update in hand is done, or was skipped. Requests are carried out here if no generator will do it."""
         self._close_update(skipped)
         self._updated += 1
-        self.run.tell(STEP_SKIPPED if skipped else STEP_END)
+        self.run.tell(StepEnd(skipped))
         self._budget.check(self.progress.step)
         if not self.drawing:
             self.boundary()
@@ -191,7 +191,7 @@ class Course:
         if self.window.open and not self.drawing:
             self.window.drop()
             self._close_update(skipped=True)
-            self.run.tell(STEP_SKIPPED)
+            self.run.tell(StepEnd(skipped=True))
 
     def finish(self) -> None:
         """Close what is open; then the last evaluation and the last save, each once, if anything was done here."""

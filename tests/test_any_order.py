@@ -3,6 +3,8 @@
 import itertools
 import logging
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -148,9 +150,10 @@ def test_where_nobody_can_build_them_again_the_snippet_takes_the_factory_of_the_
         return [Saver(), Odd(1), Noise()]
 
     _, snippet = difference(make, max_steps=2)
-    assert "# make and options: what the test has" in snippet
+    assert "# it cannot be pasted as it stands: Odd keeps no kept_nowhere\n# make: what the test has\n" in snippet
+    assert "assert_any_order(callbacks, max_steps=2)" in snippet
     with pytest.raises(AssertionError, match=r"\[Odd, Noise\]"):
-        exec(snippet, {"make": make, "options": {"max_steps": 2}})
+        exec(snippet, {"make": make})
 
 
 @pytest.mark.parametrize("losses", [lambda turn: 1.0 / turn, range(1, 4)])
@@ -279,3 +282,122 @@ def test_whatever_order_shows_it_the_two_that_decide_are_named(order):
     parts = [Saver, OwnLogger, lambda: WarmupCosine(1), Noise, lambda: EarlyStopping("eval_loss"), LearningRateMonitor]
     with pytest.raises(AssertionError, match=r"with \[(OwnLogger, Noise|Noise, OwnLogger)\] \(-\) and"):
         assert_any_order(lambda: [parts[i]() for i in order], limit=6, max_steps=1)
+
+
+# -- what would let a proof pass that is none --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "message"),
+    [
+        ({"metric": {"loss": 1.0}}, TypeError, "unexpected keyword argument 'metric'"),
+        ({"updates": -4}, ValueError, "updates=-4 must be a whole number >= 1"),
+        ({"max_step": 3}, TypeError, "unexpected keyword argument 'max_step'"),
+        ({"limit": 0}, ValueError, "limit=0 must be a whole number >= 1"),
+        ({"run": 5}, TypeError, "run=5: give a function that is given the bus"),
+    ],
+)
+def test_a_wrong_keyword_is_an_error_and_no_run_that_is_the_same_in_any_order(script, error, message):
+    """Broken by a FakeLoop that is built where the errors of the run are caught."""
+    with pytest.raises(error, match=message):
+        assert_any_order(lambda: [OwnLogger(), Noise()], **script)
+
+
+class Fails:
+    def on_step_end(self, event, state):
+        raise ZeroDivisionError("always")
+
+
+def test_callbacks_that_fail_in_every_order_alike_are_no_proof_unless_that_is_expected():
+    """Broken by a proof that looks at differences alone."""
+    with pytest.raises(AssertionError, match=r"(?s)failing=True\n  failed: Fails failed at step_end of step 1: Zero"):
+        assert_any_order(lambda: [Fails(), Saver()], max_steps=2)
+    assert_any_order(lambda: [Fails(), Saver()], max_steps=2, failing=True)
+
+
+def test_a_run_that_raises_is_no_proof_either():
+    def run(bus):
+        raise OSError("no data")
+
+    with pytest.raises(AssertionError, match="failed: the run raised OSError: no data"):
+        assert_any_order(lambda: [Noise(), Saver()], run=run)
+    assert_any_order(lambda: [Noise(), Saver()], run=run, failing=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            [Saver(), Noise()],
+            r"make=\[.*: give a function that builds new callbacks: assert_any_order\(lambda: \[...\]\)",
+        ),
+        (Saver, r"make\(\) returned <.*Saver object.*: give a function that returns a list"),
+        (lambda: [Saver], r"make\(\) returned \[Saver\]: that is a class; write Saver\(\.\.\.\)"),
+    ],
+)
+def test_what_builds_no_callbacks_is_refused_with_the_right_form(make, message):
+    with pytest.raises(TypeError, match=message):
+        assert_any_order(make, max_steps=1)
+
+
+# -- snippets of a script that is run as one ---------------------------------------------------------------------------
+
+SCRIPT_OF_A_USER = """
+import math
+from eventloop import Priority, Report
+from eventloop.testing import assert_any_order
+
+SCALE = 2.0
+
+def twice(value):
+    return math.floor(SCALE * value)
+
+class Doubles:
+    def __init__(self, priority=Priority.NORMAL):
+        self.priority = priority
+
+    def on_step_end(self, event, state):
+        return Report(twice=twice(state.metrics["loss"]))
+
+class Reads:
+    def __init__(self, priority=0):
+        self.priority = priority
+
+    def on_step_end(self, event, state):
+        state.metrics.get("twice")
+
+assert_any_order(lambda: [Doubles(Priority.LOG), Reads(-100)], metrics={"loss": [1.0]}, fails={9: OSError("x")})
+"""
+
+
+def told_by_a_script(tmp_path, text):
+    path = tmp_path / "script.py"
+    path.write_text(text)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    return done.stderr.partition("to reproduce it:\n\n")[2]
+
+
+def test_helpers_and_constants_of_a_script_are_written_out_so_that_its_snippet_runs(tmp_path):
+    """Broken by snippets that have the classes alone."""
+    snippet = told_by_a_script(tmp_path, SCRIPT_OF_A_USER)
+    for part in (
+        "import math\n",
+        "SCALE = 2.0\n",
+        "def twice(value):\n",
+        "Doubles(priority=Priority.LOG)",
+        "OSError('x')",
+    ):
+        assert part in snippet
+    assert "the test has" not in snippet
+    with pytest.raises(AssertionError, match=r"\[Doubles, Reads\]"):
+        exec(snippet, {"__name__": "pasted"})
+
+
+def test_what_cannot_be_written_out_is_named_and_the_options_are_still_told(tmp_path):
+    """Broken by options that are left to the test wherever its callbacks are."""
+    snippet = told_by_a_script(
+        tmp_path, SCRIPT_OF_A_USER.replace("SCALE = 2.0", "from fractions import Fraction\nSCALE = Fraction(2)")
+    )
+    assert "# it cannot be pasted as it stands: Doubles uses twice, and twice uses SCALE, and " in snippet
+    assert snippet.rstrip().endswith("assert_any_order(callbacks, metrics={'loss': [1.0]}, fails={9: OSError('x')})")

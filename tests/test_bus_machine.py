@@ -1,5 +1,6 @@
 """The bus against a list: who is called, in which order, and what is asked for; and the machine that compares them."""
 
+import math
 from collections import Counter
 
 import pytest
@@ -197,9 +198,59 @@ def test_an_error_of_ones_own_callback_fails_the_machine_and_its_steps_run_as_th
         run_state_machine_as_test(WithFragile, settings=settings(STEPS, phases=[Phase.generate, Phase.shrink]))
     lines = [line for note in raised.value.__notes__ for line in note.splitlines()]
     steps = lines[lines.index("state = WithFragile()") :]
-    assert steps[1:] == ["state.attach_mine()", "state.publish_eval_end()", "state.teardown()"]
+    assert steps[1:] == ["state.attach_mine()", "state.publish_eval_end(value=None)", "state.teardown()"]
     with pytest.raises(AttributeError, match="'last'"):
         run("\n".join(steps), WithFragile=WithFragile)
+
+
+class Least(Callback):
+    """Keeps the least loss, and what it was called with."""
+
+    def __init__(self, name):
+        self.name, self.least, self.seen, self.steps = name, math.inf, Counter(), []
+
+    def on_step_end(self, event, state):
+        self.steps.append((state.epoch, state.step, state.update, state.micro, state.samples))
+        if self.name not in state.metrics.fresh:
+            self.seen["missing"] += 1
+            return
+        loss = state.metrics[self.name]
+        self.seen["NaN" if math.isnan(loss) else "inf" if math.isinf(loss) else "finite"] += 1
+        self.least = min(self.least, loss)
+
+    def on_eval_end(self, event, state):
+        self.seen["an evaluation's" if state.metrics.fresh == {"score"} else "none"] += 1
+
+
+def test_a_callback_of_ones_own_is_called_with_odd_numbers_missing_ones_and_finite_ones():
+    """Broken by publishes that report nothing."""
+    seen = Counter()
+
+    class WithLeast(BusMachine):
+        step_metric, eval_metric = "cost", "score"
+
+        @initialize()
+        def attach_mine(self):
+            self.mine = Least("cost")
+            self.bus.attach(self.mine)
+
+        def teardown(self):
+            seen.update(self.mine.seen)
+            assert all(line == (1, *line[1:2] * 4) for line in self.mine.steps)
+            super().teardown()
+
+    run_state_machine_as_test(WithLeast, settings=settings(STEPS, max_examples=30))
+    assert {"NaN", "inf", "missing", "finite", "an evaluation's", "none"} == {*seen}
+
+
+def test_what_a_callback_reports_stays_in_the_snapshot_as_in_a_run():
+    """Broken by a machine whose next snapshot is made of the one before the dispatch."""
+    machine = WithMeddler()
+    machine.attach_the_meddler()
+    machine.publish_step_end(value=0.5)
+    machine.publish_eval_end()
+    machine.teardown()
+    assert dict(machine.state.metrics) == {"loss": 0.5, "meddled": 1.0}
 
 
 def test_the_list_says_what_differs_and_where():

@@ -209,11 +209,44 @@ def test_with_a_run_dir_the_folder_is_real_and_resume_auto_goes_on(fake_loop, tm
         ({"resume": "auto"}, "resume='auto' needs a run_dir"),
         ({"max_steps": -1}, "max_steps=-1 must be a whole number >= 0"),
         ({"eval_every": "day"}, "eval_every='day'"),
+        ({"skipped": {0}}, r"skipped=\{0\}: 0 is no turn; turns are whole numbers, the first is 1"),
+        ({"skipped": [2, "3"]}, r"skipped=\[2, '3'\]: '3' is no turn"),
+        ({"skipped": 3}, "skipped=3 must be a set of turns"),
+        ({"leaves": 0}, "leaves=0 must be a whole number >= 1"),
+        ({"leaves": "end"}, "leaves='end' must be a whole number >= 1"),
+        ({"fails": {1: "x"}}, r"fails\[1\]='x' must be an error that can be raised"),
+        ({"fails": {1: OSError}}, r"fails\[1\]=<class 'OSError'> must be an error"),
+        ({"fails": {0: OSError()}}, r"fails=.*: 0 is no turn"),
+        ({"fails": [OSError()]}, r"fails=\[OSError\(\)\] must be a mapping of turns to errors"),
+        ({"seconds": -1}, "seconds=-1 must be a number >= 0"),
+        ({"seconds": float("nan")}, "seconds=nan must be a number >= 0"),
+        ({"clock": 5}, "clock=5 must be a Clock"),
+        ({"lr": "high"}, "lr='high' must be a finite number >= 0, or one for each group"),
+        ({"lr": {"head": -0.1}}, r"lr\['head'\]=-0.1 must be a finite number >= 0"),
     ],
 )
 def test_a_wrong_script_is_refused_by_name(options, message):
     with pytest.raises(ValueError, match=message):
         FakeLoop(**options)
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        (Counts(), r"callbacks = <.*Counts object.*: give a list, FakeLoop\(\[...\]\)"),
+        ([Counts], r"callbacks = \[Counts\]: that is a class; write Counts\(...\)"),
+    ],
+)
+def test_callbacks_are_a_list_of_objects(callbacks, message):
+    with pytest.raises(TypeError, match=message):
+        FakeLoop(callbacks)
+    with pytest.raises(TypeError, match=r"FakeLoop\(bus=\): 5 is no Bus"):
+        FakeLoop(bus=5)
+
+
+def test_turns_behind_the_end_of_a_run_are_no_mistake():
+    script = {"skipped": {9}, "fails": {9: OSError()}, "leaves": 9}
+    assert FakeLoop(metrics={"loss": [1.0, 2.0]}, **script).run().step == 2
 
 
 def test_a_clock_goes_on_when_told_and_never_back():

@@ -100,6 +100,45 @@ def test_a_fault_in_a_run_of_a_fake_loop_is_isolated_and_named():
     assert result.failure_counts == {"Says": 1}
 
 
+def test_a_fault_at_one_event_counts_and_acts_there_alone(bus, clock):
+    """Broken by a fault that is in every handler of the subscription, whatever event was named."""
+    with inject(bus, "Says", raising(at=2), EvalEnd), inject(bus, "Says", slow(clock, 1.0), "step_end"):
+        failed = [len(bus.dispatch(event).failures) for event in (StepEnd(), EvalEnd(), StepEnd(), EvalEnd())]
+    assert failed == [0, 0, 0, 1]
+    assert clock() == 2.0
+
+
+def test_an_event_that_there_is_not_or_that_is_not_heard_holds_no_fault(bus):
+    with pytest.raises(ValueError, match="there is no event 'stepend'; did you mean 'step_end'"):
+        inject(bus, "Says", raising(), "stepend").__enter__()
+    with pytest.raises(ValueError, match="Says does not hear train_begin; it hears eval_end, step_end"):
+        inject(bus, "Says", raising(), "train_begin").__enter__()
+
+
+@pytest.mark.parametrize("fault", [5, raising, slow])
+def test_what_is_no_fault_is_refused_with_the_right_form(bus, fault):
+    with pytest.raises(TypeError, match=r"inject: fault=.*: give one such as raising\(at=2\), or a function of"):
+        inject(bus, "Says", fault).__enter__()
+    with pytest.raises(TypeError, match=r"inject\(bus\): .* is no Bus; of a loop give loop\.bus"):
+        inject(FakeLoop(), "Says", raising()).__enter__()
+
+
+def test_a_deliberate_failure_is_logged_without_its_traceback_and_another_with_it(bus, caplog):
+    with inject(bus, "Says", raising()):
+        bus.dispatch(StepEnd())
+    bus.attach(Says(), name="Other")
+    with inject(bus, "Other", raising(error=OSError("gone"))):
+        bus.dispatch(EvalEnd())
+    assert [bool(record.exc_info) for record in caplog.records] == [False, True]
+    assert "Says at call 1" in caplog.records[0].message
+
+
+@pytest.mark.parametrize("size", [-1, 1.5, True])
+def test_a_disk_of_no_size_is_refused(size):
+    with pytest.raises(ValueError, match="must be a whole number >= 0"):
+        full_disk(size).__enter__()
+
+
 # -- watching ----------------------------------------------------------------------------------------------------------
 
 

@@ -282,3 +282,12 @@ def test_a_new_run_forgets_the_failures_of_the_last(bus):
     bus.publish(StepEnd())
     bus.publish(TrainBegin())
     assert (list(bus.failures), bus.failures.total) == ([], 0)
+
+
+def test_an_event_that_a_handler_has_forced_open_spoils_no_other_update(fake_loop, bus):
+    """Fails if the loop publishes one and the same StepEnd at each update."""
+    seen = []
+    bus.on(StepEnd, lambda event, state: seen.append(event.skipped), name="first", priority=1)
+    bus.on(StepEnd, lambda event, state: object.__setattr__(event, "skipped", not event.skipped), name="forces")
+    fake_loop(metrics={"loss": [1.0, 1.0, 1.0, 1.0]}, skipped={2, 4}, max_epochs=1).run()
+    assert seen == [False, True, False, True]

@@ -358,11 +358,9 @@ def test_any_function_that_drives_a_bus_will_do():
     things = [Noise()]
     report = order_report(things, run=run)
     assert lines(report) == [("gradients_ready", "late", "early", ("late",), ("asked",), "wrong")]
-    assert (
-        "# options: the keywords that the test has\norder_report(callbacks, **options).assert_right()" in report.snippet
-    )
+    assert "order_report(callbacks, run=run).assert_right()" in report.snippet
     with pytest.raises(AssertionError, match="early"):
-        exec(report.snippet, {"options": {"run": run}})
+        exec(report.snippet, {})
 
 
 def test_objects_that_cannot_be_built_again_are_taken_from_the_test():
@@ -372,9 +370,9 @@ def test_objects_that_cannot_be_built_again_are_taken_from_the_test():
 
     things = [Odd(1), Noise()]
     report = order_report(things, max_steps=1)
-    assert "# things and options: what the test has" in report.snippet
+    assert "# it cannot be pasted as it stands: Odd keeps no nowhere\n# things: what the test has\n" in report.snippet
     with pytest.raises(AssertionError, match="Odd"):
-        exec(report.snippet, {"things": [Odd(1), Noise()], "options": {"max_steps": 1}})
+        exec(report.snippet, {"things": [Odd(1), Noise()]})
 
 
 class Told:
@@ -439,3 +437,43 @@ def test_a_watched_run_is_the_run_that_it_would_be_without():
         return traces, stopper.state_dict(), type(stopper)
 
     assert recorded(watched=True) == recorded(watched=False)
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "message"),
+    [
+        ({"metric": {"loss": 1.0}}, TypeError, "unexpected keyword argument 'metric'"),
+        ({"updates": -4}, ValueError, "updates=-4 must be a whole number >= 1"),
+    ],
+)
+def test_a_wrong_keyword_is_an_error_and_no_report_without_pairs(script, error, message):
+    """Broken by a FakeLoop that is built where the errors of the run are caught."""
+    with pytest.raises(error, match=message):
+        order_report([EarlyLogger(), LearningRateMonitor()], **script)
+
+
+def test_a_report_of_what_failed_is_not_right_unless_that_is_expected():
+    """Broken by a verdict on the pairs alone."""
+
+    class Fails:
+        def on_step_end(self, event, state):
+            raise ZeroDivisionError("always")
+
+    report = order_report([Fails(), Noise()], **SCRIPT)
+    with pytest.raises(AssertionError, match=r"(?s)failing=True.*failed: Fails failed at step_end of step 1: Zero"):
+        report.assert_right()
+    report.assert_right(failing=True)
+    order_report([Noise()], fails={2: OSError("planned")}, max_steps=3).assert_right()
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        (3, r"callbacks = 3: give a list of callbacks, or a function that builds one"),
+        ([Noise], r"callbacks = \[Noise\]: that is a class; write Noise\(\.\.\.\)"),
+        (Noise, r"callbacks\(\) returned <.*Noise object.*: give a function that returns a list"),
+    ],
+)
+def test_what_is_no_set_of_callbacks_is_refused_with_the_right_form(callbacks, message):
+    with pytest.raises(TypeError, match=message):
+        order_report(callbacks, max_steps=1)

@@ -80,6 +80,7 @@ def test_without_settings_it_says_whether_the_ledger_came_out_again(run_dir):
     assert done.exit_code == 0
     assert done.output == (
         "reproduced: all 6 lines of the ledger over 11 updates (decided anew: EarlyStopping, ModelCheckpoint)\n"
+        "not decided anew: WarmupCosine (it set rates, and asked for nothing)\n"
     )
 
 
@@ -128,6 +129,7 @@ def test_values_are_literals_and_else_texts(run_dir):
         ("EarlyStopping.patiense=2", "EarlyStopping has no 'patiense'; it has patience, "),
         ("EarlyStopping.patience=0", "EarlyStopping: patience=0 must be a whole number >= 1"),
         ("EarlyStopping=2", "write it as CALLBACK.SETTING=VALUE, such as EarlyStopping.patience=5"),
+        ("EarlyStopping.patience=1,,2", "--set EarlyStopping.patience=1,,2: value 2 of '1,,2' is empty"),
     ],
 )
 def test_a_setting_that_cannot_be_is_an_error_that_says_what_can(run_dir, setting, message):
@@ -136,9 +138,10 @@ def test_a_setting_that_cannot_be_is_an_error_that_says_what_can(run_dir, settin
     assert message in done.output
 
 
-def test_a_folder_without_a_journal_is_an_error(tmp_path):
-    done = command(tmp_path)
-    assert (done.exit_code, "has no journal" in done.output) == (2, True)
+def test_a_folder_without_a_journal_and_a_run_that_is_not_there_are_errors_of_their_own(tmp_path):
+    for path, message in [(tmp_path, "has no journal"), (tmp_path / "no", f"there is no run at {tmp_path / 'no'}")]:
+        done = command(path)
+        assert (done.exit_code, message in done.output) == (2, True)
 
 
 def test_who_runs_first_is_named_as_who_has_stopped_the_run(tmp_path):

@@ -174,3 +174,24 @@ def test_a_closed_trace_records_no_more(bus):
     bus.on(EvalEnd, lambda event, state: Stop(), name="late")
     bus.publish(EvalEnd())
     assert trace == [("eval_end", 0)]
+
+
+def test_an_event_that_there_is_not_is_no_count_of_none(bus):
+    """Broken by a count of whatever name is given: stepend=0 is right for ever."""
+    recorder = filled(bus, [*SIX, ("of_another_kit", 1)])
+    with pytest.raises(ValueError, match="there is no event 'stepend'; did you mean 'step_end'"):
+        recorder.assert_counts(stepend=0)
+    recorder.assert_counts(of_another_kit=1, run_failed=0)
+
+
+@pytest.mark.parametrize(("kind", "told"), [(Recorder, r"Recorder\(bus\)"), (Trace, r"Trace\(where\)")])
+def test_what_has_no_events_cannot_be_recorded(kind, told):
+    with pytest.raises(TypeError, match=rf"{told}: 5 is no Bus"):
+        kind(5)
+
+
+def test_a_recorder_says_how_to_record_a_loop_and_what_extra_is(bus):
+    with pytest.raises(TypeError, match=r"is no Bus; of a loop give loop\.bus"):
+        Recorder(FakeLoop())
+    with pytest.raises(TypeError, match=r"extra='step': give a function of \(event, state\)"):
+        Recorder(bus, "step")

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..limits import whole
+from .arguments import callbacks_in, check_callable
 from .recorder import Trace, difference, first_difference
 from .reproduce import chosen, snippet
 from .trial import Drive, Make, carry_out
@@ -24,7 +26,15 @@ Line = tuple[str, ...]
 """An event with its step, and what happened at it, sorted."""
 
 
-def assert_any_order(make: Make, *, run: Drive | None = None, limit: int = 120, seed: int = 0, **script: Any) -> None:
+def assert_any_order(
+    make: Make,
+    *,
+    run: Drive | None = None,
+    limit: int = 120,
+    seed: int = 0,
+    failing: bool = False,
+    **script: Any,
+) -> None:
     """Require that a set of callbacks gives the same trace in any order of registration.
 
     A trace is every event with its step, who asked what, what was reported, what each handler read of metrics and
@@ -39,21 +49,33 @@ def assert_any_order(make: Make, *, run: Drive | None = None, limit: int = 120, 
         run: what drives the bus in place of a `FakeLoop`; it is given the bus with the callbacks attached.
         limit: the most orders.
         seed: of those that are drawn.
+        failing: whether callbacks that fail in the run are expected, or that the run itself ends with an error that the
+            script does not raise; what fails does nothing that an order could change.
         **script: keywords of the `FakeLoop`, such as ``metrics`` and ``evaluations``; a ``run_dir`` is a folder for the
             folders of the runs.
 
     Raises:
         AssertionError: two orders differ. The message names two that are one swap apart, with as few callbacks as show
-            it, the first event at which they differ, and a snippet that reproduces it.
-        ValueError: ``make`` returns the same objects again.
+            it, the first event at which they differ, and a snippet that reproduces it. Or something failed, in every
+            order alike.
+        TypeError: ``make`` is no function that returns callbacks, or a keyword is not the `FakeLoop`'s.
+        ValueError: ``make`` returns the same objects again, or the `FakeLoop` does not take the value of a keyword.
     """
     __tracebackhide__ = True  # pytest then points at the line of the test
+    check_callable(make, "make", "a function that builds new callbacks: assert_any_order(lambda: [...])", 0)
+    whole("limit", limit, least=1)
     runs = _Runs(make, run, script)
     first = tuple(range(len(runs.names)))
     runs.check_repeatable(first)
     for order in _orders(len(first), limit, seed):
         if runs.differ(first, order):
             raise AssertionError(_told(runs, *_smallest(runs, first, order)))
+    if runs.failures and not failing:
+        failed = "".join(f"\n  failed: {text}" for text in runs.failures)
+        raise AssertionError(
+            "no order differs, but what fails does nothing that an order could change: mend it, or allow for it with "
+            f"failing=True{failed}"
+        )
 
 
 class _Lines(Trace):
@@ -78,12 +100,14 @@ class _Runs:
         names: how the callbacks are called, in the factory's order.
         built: them, for this; no run has them.
         given: the keywords of `assert_any_order`, without those that choose orders.
+        failures: what failed, in whatever order.
     """
 
     def __init__(self, make: Make, run: Drive | None, script: Mapping[str, Any]) -> None:
         self._make, self._drive, self._script = make, run, script
         self.given = {**({} if run is None else {"run": run}), **script}
-        self.built = list(make())
+        self.built = self._new()
+        self.failures: dict[str, None] = {}
         self.names = list(_names(self.built))
         self._known: dict[Order, list[Line]] = {}
 
@@ -94,15 +118,19 @@ class _Runs:
         return self._known[order]
 
     def _run(self, order: Order) -> list[Line]:
-        made, traces = list(self._make()), list[Trace]()
+        made, traces = self._new(), list[Trace]()
         if len(made) != len(self.built):
             raise ValueError(f"make() returned {len(made)} callbacks, and {len(self.built)} the first time")
         if again := [name for name, old, new in zip(self.names, self.built, made, strict=True) if old is new]:
             raise ValueError(f"make() returned the same {', '.join(again)} again; it has to build new callbacks")
         things, names = [made[i] for i in order], [self.names[i] for i in order]
         end = carry_out(things, self._drive, self._script, lambda bus: traces.append(_Lines(bus)), names)
+        self.failures.update(dict.fromkeys(end.failures))
         # who asks first, among those whose order is free, is no difference
-        return [*((f"{name} {step}", *sorted(texts)) for name, step, *texts in traces[0]), (end,)]
+        return [*((f"{name} {step}", *sorted(texts)) for name, step, *texts in traces[0]), (end.told,)]
+
+    def _new(self) -> list[object]:
+        return callbacks_in(self._make(), "assert_any_order: make() returned", "a function that returns a list")
 
     def check_repeatable(self, order: Order) -> None:
         """Require that one order twice gives one trace: without it, a difference would say nothing of order."""

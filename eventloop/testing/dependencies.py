@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Literal
 
+from .arguments import callbacks_in
 from .observe import Observer, Seen, Thing, Who
 from .reads import ALL
 from .reproduce import snippet
@@ -47,8 +48,8 @@ class OrderReport(list[Dependency]):
     """The dependencies that a run has shown, the wrong ones first. It prints as a table.
 
     Attributes:
-        failures: the handlers that failed in the run, and what ended it if that was an error: what they would have
-            done is not in the report.
+        failures: the handlers that failed in the run, and what ended it if that was an error that the script does not
+            raise: what they would have done is not in the report.
         snippet: Python that runs the same set and fails where it is not `assert_right`.
     """
 
@@ -66,8 +67,12 @@ class OrderReport(list[Dependency]):
         """Those in the right order only because of the order of registration."""
         return [one for one in self if one.verdict == "fragile"]
 
-    def assert_right(self, *, fragile: bool = False) -> None:
-        """Require that no pair is wrong, and none fragile, unless ``fragile`` allows for that.
+    def assert_right(self, *, fragile: bool = False, failing: bool = False) -> None:
+        """Require that no pair is wrong, that none is fragile, and that nothing failed in the run.
+
+        Args:
+            fragile: whether fragile pairs are allowed.
+            failing: whether `failures` are expected; what they would have done is then not judged.
 
         Raises:
             AssertionError: some are; the message shows them, what to do, and a snippet that reproduces it.
@@ -75,6 +80,11 @@ class OrderReport(list[Dependency]):
         __tracebackhide__ = True  # pytest then points at the line of the test
         if bad := self.wrong + ([] if fragile else self.fragile):
             raise AssertionError(f"{OrderReport(bad, self.failures)}\n\nto reproduce it:\n\n{self.snippet}")
+        if self.failures and not failing:
+            raise AssertionError(
+                "no wrong order was found, but what fails shows nothing of what it would read and write: mend it, or "
+                f"allow for it with failing=True\n{OrderReport(failures=self.failures)}"
+            )
 
     def __str__(self) -> str:
         from tabulate import tabulate
@@ -99,6 +109,10 @@ def order_report(callbacks: Make | Iterable[object], *, run: Drive | None = None
         run: what drives the bus in place of a `FakeLoop`; it is given the bus with the callbacks attached.
         **script: keywords of the `FakeLoop`, such as ``metrics`` and ``evaluations``; a ``run_dir`` is a folder for the
             folders of the runs.
+
+    Raises:
+        TypeError: ``callbacks`` is something else, or a keyword is not the `FakeLoop`'s.
+        ValueError: the `FakeLoop` does not take the value of a keyword.
     """
     report, things = _observed(callbacks, run, script)
     if report.wrong or report.fragile:
@@ -109,7 +123,7 @@ def order_report(callbacks: Make | Iterable[object], *, run: Drive | None = None
             return bad == [str(one) for one in again if one.verdict != "right"]
 
         given = {**({} if run is None else {"run": run}), **script}
-        fresh = list(callbacks()) if callable(callbacks) else things
+        fresh = _built(callbacks) if callable(callbacks) else things
         otherwise = f"callbacks = {'make' if callable(callbacks) else 'things'}\n"
         source = "make" if callable(callbacks) else "things"
         report.snippet = snippet("order_report", fresh, given, shows, otherwise, source, ".assert_right()")
@@ -119,16 +133,21 @@ def order_report(callbacks: Make | Iterable[object], *, run: Drive | None = None
 def _observed(
     callbacks: Make | Iterable[object], run: Drive | None, script: dict[str, Any]
 ) -> tuple[OrderReport, list[object]]:
-    things = list(callbacks() if callable(callbacks) else callbacks)
+    things = _built(callbacks)
     observers: list[Observer] = []
     try:
         end = carry_out(things, run, script, lambda bus: observers.append(Observer(bus)))
     finally:
         for observer in observers:
             observer.stop()
-    failures = dict.fromkeys(str(failure) for failure in observer.bus.failures)
-    ended = [end] if end.startswith("the run raised") else []
-    return OrderReport(sorted(_found(observer), key=_rank), [*failures, *ended]), things
+    return OrderReport(sorted(_found(observer), key=_rank), end.failures), things
+
+
+def _built(callbacks: Any) -> list[object]:
+    if callable(callbacks):
+        return callbacks_in(callbacks(), "order_report: callbacks() returned", "a function that returns a list")
+    form = "a list of callbacks, or a function that builds one: order_report(lambda: [...])"
+    return callbacks_in(callbacks, "order_report: callbacks =", form)
 
 
 def _rank(one: Dependency) -> tuple[int, str, str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,11 +22,19 @@ from ..ranks import Alone
 from ..result import Result
 from ..run import Run
 from ..scripted import Nothing, Rates, ScriptedEvaluation, ScriptedWindow, Still
+from .arguments import (
+    Series,
+    callbacks_in,
+    check_bus,
+    check_fails,
+    check_leaves,
+    check_rates,
+    check_script,
+    check_time,
+    check_turns,
+)
 from .clock import Clock
 from .memory import Memory, Snapshot
-
-Series = float | Sequence[float | None] | Callable[[int], float | None]
-"""One metric over a run: a number, one value a turn (None: it is not reported then), or a function of the turn."""
 
 
 class FakeLoop(Loop):
@@ -65,7 +73,9 @@ class FakeLoop(Loop):
         bind: further live objects for the callbacks' ``bind``.
 
     Raises:
-        ValueError: an argument is out of range; the message names it and its value.
+        TypeError: ``callbacks`` is no list of objects, or ``bus`` no Bus.
+        ValueError: an argument is out of range; the message names it and its value. A turn behind the end of the run
+            is allowed.
     """
 
     def __init__(
@@ -96,13 +106,21 @@ class FakeLoop(Loop):
     ) -> None:
         check_numbers(accumulate, None, eval_every, None, None)
         self._updates = cast("int", whole("updates", updates, least=1))
-        self._metrics, self._evaluations = _checked("metrics", metrics), _checked("evaluations", evaluations)
-        self._skipped, self._fails, self._leaves, self._seconds = frozenset(skipped), dict(fails or {}), leaves, seconds
+        things = callbacks_in(callbacks, "callbacks =", "a list, FakeLoop([...])")
+        self._metrics, self._evaluations = check_script("metrics", metrics), check_script("evaluations", evaluations)
+        self._skipped, self._fails, self._leaves = (
+            check_turns("skipped", skipped),
+            check_fails(fails),
+            check_leaves(leaves),
+        )
+        check_rates(lr)
+        check_time(seconds, clock)
+        self._seconds = seconds
         if max_epochs is None and max_steps is None:
             max_epochs, max_steps = self._length(accumulate, eval_every)
         limits = Limits(max_epochs, max_steps, min_epochs, min_steps)
         self.clock = Clock() if clock is None else clock
-        self.bus = Bus(clock=self.clock) if bus is None else bus
+        self.bus = Bus(clock=self.clock) if bus is None else check_bus(bus, "FakeLoop(bus=)")
         optimizer = Rates(lr) if optimizer is None else optimizer
         run_id = uuid.uuid4().hex[:12]
         folder = _folder(run_dir, run_id, resume)
@@ -115,7 +133,7 @@ class FakeLoop(Loop):
         self._live = {**(bind or {}), **live, "optimizer": optimizer, "run_dir": run_dir and Path(run_dir)}
         model_part = Nothing() if model is None else unwrap(model)
         self._parts = {"model": model_part, "optimizer": Optimizers({"": optimizer}), **self._run.parts()}
-        self._attach(list(callbacks))
+        self._attach(things)
 
     def _length(self, accumulate: int, eval_every: int | str | None) -> tuple[int | None, int | None]:
         """How long the lists are, as (max_epochs, max_steps)."""
@@ -165,15 +183,6 @@ class FakeLoop(Loop):
 
     def _evaluate(self) -> Mapping[str, float]:
         return _at(self.state.evals + 1, self._evaluations)
-
-
-def _checked(argument: str, script: Mapping[str, Series] | None) -> dict[str, Series]:
-    if script is not None and not isinstance(script, Mapping):
-        raise ValueError(f"{argument}={script!r} must be a mapping of names to a number, a list or a function")
-    for name, series in (script or {}).items():
-        if isinstance(series, str) or not (callable(series) or isinstance(series, int | float | Sequence)):
-            raise ValueError(f"{argument}[{name!r}]={series!r} must be a number, a list or a function of the turn")  # noqa: TRY004  # as for every argument
-    return dict(script or {})
 
 
 def _longest(script: Mapping[str, Series]) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
 
 from hypothesis import currently_in_test_context
 from hypothesis import event as statistics
@@ -19,11 +19,13 @@ from ..fold import Control
 from ..requests import Stop
 from ..state import TrainState
 from .crowd import Deliberate, MadeUpEvent
-from .members import ACTS, Act, Member, Members, Owner, Way, compare
+from .members import ACTS, Act, Member, Members, Way, compare, receiver_of
+from .strategies import metric_values
 
 _KINDS: Final = st.sampled_from(["step_end", "event", "eval_end"])
 _PRIORITIES: Final = st.integers(-2, 2)
 _ACTS: Final = st.sampled_from(ACTS)
+_VALUES: Final = st.none() | metric_values()
 _ONE: Final = st.tuples(_KINDS, _PRIORITIES, _ACTS)
 _SEVERAL: Final = st.lists(_ONE, min_size=2, max_size=6) | st.lists(_ONE, min_size=16, max_size=20)
 _if_any = precondition(lambda machine: bool(machine.members.all))
@@ -35,7 +37,8 @@ class BusMachine(RuleBasedStateMachine):
 
     Rules subscribe, connect through blinker (weakly too), cancel, disable and enable, mute, register again and publish;
     the machine's own subscribers, its members, ask for a stop, raise, publish, add a member, register again or cancel
-    another when they are called. Add rules and invariants for your own callbacks::
+    another when they are called. An update reports a loss and an evaluation another: numbers, NaN, the infinities, or
+    nothing. Add rules and invariants for your own callbacks::
 
         class WithMine(BusMachine):
             @initialize()
@@ -54,13 +57,17 @@ class BusMachine(RuleBasedStateMachine):
     printed as Python that runs as it stands.
 
     Attributes:
+        step_metric: the name of what an update reports; a subclass may set another.
+        eval_metric: the name of what an evaluation reports; a subclass may set another.
         bus: the bus; in your ``__init__`` you may put another in its place.
         members: the list.
-        state: the snapshot last published.
+        state: the snapshot last published, with what was reported at it.
         reached: how often something has happened: a tie, raising, cancelling, nesting, re-registering, adding, and how
             many members heard a publish. Also in hypothesis' statistics.
     """
 
+    step_metric: ClassVar[str] = "loss"
+    eval_metric: ClassVar[str] = "eval_loss"
     subscribed: Bundle[Member] = Bundle("subscribed")
     connected: Bundle[Member] = Bundle("connected")
     weak: Bundle[Member] = Bundle("weak")
@@ -70,7 +77,7 @@ class BusMachine(RuleBasedStateMachine):
         super().__init__()
         self.bus = Bus()
         self.members = Members()
-        self.state = TrainState()
+        self.state = TrainState(lr={"group_0": 0.1}).begin_epoch()
         self.reached: Counter[str] = Counter()
         logging.getLogger("eventloop").addFilter(_undeliberate)
 
@@ -113,7 +120,8 @@ class BusMachine(RuleBasedStateMachine):
     def connect_for_another_sender(self, kind: str) -> None:
         """A receiver joins that this bus must never call."""
         stranger = Member(-1, event_class(kind), 0, "silent", "connected")
-        self.bus.signal(kind).connect(self._receiver(stranger), sender="another sender", weak=False)
+        receiver = receiver_of(self._handler(stranger))
+        self.bus.signal(kind).connect(receiver, sender="another sender", weak=False)
 
     @rule(member=subscribed | connected | weak)
     @_if_any
@@ -135,7 +143,7 @@ class BusMachine(RuleBasedStateMachine):
     @_if_any
     def cancel(self, member: Member) -> None:
         """A member is cancelled, or disconnected through blinker, perhaps not for the first time."""
-        self._leave(member)
+        member.cancel(self.bus)
 
     @rule(member=weak)
     def drop_the_only_reference(self, member: Member) -> None:
@@ -165,29 +173,33 @@ class BusMachine(RuleBasedStateMachine):
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
-    def next_state(self, event: Event) -> TrainState:
-        """The snapshot of the next publish, one update or one evaluation on; override it to report your metrics."""
+    def next_state(self, event: Event, metrics: Mapping[str, float]) -> TrainState:
+        """The snapshot of the next publish, one update or one evaluation on; override it to report more metrics."""
         if isinstance(event, StepEnd):
-            return self.state.begin_update().end_update()
-        return self.state.end_evaluation({}) if isinstance(event, EvalEnd) else self.state
+            return self.state.begin_update().end_update(samples=1).report(metrics)
+        return self.state.end_evaluation(metrics) if isinstance(event, EvalEnd) else self.state.report(metrics)
 
-    @rule()
-    def publish_step_end(self) -> None:
-        """An event is published, and what happened is compared with the list."""
-        self.check(StepEnd())
+    @rule(value=_VALUES)
+    def publish_step_end(self, value: float | None = None) -> None:
+        """An event is published, and what happened is compared with the list; None is no loss."""
+        self.check(StepEnd(), {} if value is None else {self.step_metric: value})
 
-    @rule()
-    def publish_eval_end(self) -> None:
+    @rule(value=_VALUES)
+    def publish_eval_end(self, value: float | None = None) -> None:
         """Another event is published."""
-        self.check(EvalEnd())
+        self.check(EvalEnd(), {} if value is None else {self.eval_metric: value})
 
     @rule()
     def publish_of_ones_own(self) -> None:
         """An event is published that nobody hears but who hears every event."""
         self.check(MadeUpEvent())
 
-    def check(self, event: Event) -> None:
+    def check(self, event: Event, metrics: Mapping[str, float] | None = None) -> None:
         """Publish this and compare; for rules of yours that publish other events.
+
+        Args:
+            event: the event.
+            metrics: what its snapshot reports.
 
         Raises:
             AssertionError: members were called who should not have been, or not in order, or not at all; or what they
@@ -198,8 +210,9 @@ class BusMachine(RuleBasedStateMachine):
         self._count(members.hearing(type(event)))
         members.called.clear()
         members.expected.clear()
-        self.state = self.next_state(event)
-        control = self._dispatch(event, self.state)
+        state = self.next_state(event, metrics or {})
+        control = self._dispatch(event, state)
+        self.state = control.apply(state)
         for failure in control.failures:
             if not isinstance(failure.error, Deliberate):
                 raise failure.error
@@ -231,47 +244,21 @@ class BusMachine(RuleBasedStateMachine):
 
     def _join(self, way: Way, kind: str, priority: int, does: Act, victim: Member | None = None) -> Member:
         member = self.members.add(event_class(kind), priority, does, way, victim)
-        self._put(member)
+        member.join(self.bus, self._handler(member))
         return member
-
-    def _put(self, member: Member) -> None:
-        if member.way == "subscribed":
-            handler = self._handler(member)
-            member.handle = self.bus.on(member.kind, handler, name=member.name, priority=member.priority)
-            return
-        weakly = member.way == "weak"
-        if weakly:
-            member.owner = member.owner or Owner(self._handler(member))
-        else:
-            member.receiver = member.receiver or self._receiver(member)
-        receiver = member.owner.receive if member.owner is not None else member.receiver
-        self.bus.signal(member.kind).connect(receiver, weak=weakly, priority=member.priority)
-
-    def _leave(self, member: Member) -> None:
-        member.leave()
-        if member.handle is not None:
-            member.handle.cancel()
-        elif member.receiver is not None:
-            self.bus.signal(member.kind).disconnect(member.receiver)
-        elif member.owner is not None:
-            self.bus.signal(member.kind).disconnect(member.owner.receive)
 
     def _register_again(self, member: Member) -> None:
         self.reached["re-registering"] += 1
-        self._leave(member)
+        member.cancel(self.bus)
         self.members.come_back(member)
-        self._put(member)
-
-    def _receiver(self, member: Member) -> Callable[..., Any]:
-        handler = self._handler(member)
-        return lambda sender, event, state: handler(event, state)
+        member.join(self.bus, self._handler(member))
 
     def _handler(self, member: Member) -> Callable[[Event, TrainState], Any]:
         def handler(event: Event, state: TrainState) -> Stop | None:
             self.members.note(member, event)
             if member.victim is not None:
                 self.reached["cancelling"] += 1
-                self._leave(member.victim)
+                member.victim.cancel(self.bus)
             elif member.does == "raises":
                 self.reached["raising"] += 1
                 raise self.members.begin_failure(Deliberate(member.name), event)

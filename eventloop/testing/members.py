@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from ..events import Event, HandlerFailed
 from ..state import TrainState
+
+if TYPE_CHECKING:
+    from ..bus import Bus
 
 Act = Literal["silent", "stops", "raises", "publishes", "adds", "registers"]
 ACTS: Final[tuple[Act, ...]] = get_args(Act)
@@ -54,6 +57,28 @@ class Member:
         """Its place in the running order."""
         return -self.priority, self.ticket
 
+    def join(self, bus: Bus, handler: Callable[[Any, Any], Any]) -> None:
+        """It is put on the bus by its way; to blinker it stays the receiver that it has been."""
+        if self.way == "subscribed":
+            self.handle = bus.on(self.kind, handler, name=self.name, priority=self.priority)
+            return
+        if self.way == "weak":
+            self.owner = self.owner or Owner(handler)
+        else:
+            self.receiver = self.receiver or receiver_of(handler)
+        receiver: Any = self.receiver if self.owner is None else self.owner.receive
+        bus.signal(self.kind).connect(receiver, weak=self.way == "weak", priority=self.priority)
+
+    def cancel(self, bus: Bus) -> None:
+        """It is taken off the bus, perhaps not for the first time."""
+        self.leave()
+        if self.handle is not None:
+            self.handle.cancel()
+        elif self.receiver is not None:
+            bus.signal(self.kind).disconnect(self.receiver)
+        elif self.owner is not None:
+            bus.signal(self.kind).disconnect(self.owner.receive)
+
     def leave(self) -> None:
         """It is off the bus at once; should it come back within the dispatch that is running, it waits for the next."""
         self.on = False
@@ -61,6 +86,11 @@ class Member:
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.way} to {self.kind.name}, priority {self.priority}, {self.does}>"
+
+
+def receiver_of(handler: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """What blinker calls."""
+    return lambda sender, event, state: handler(event, state)
 
 
 class _Dispatch:

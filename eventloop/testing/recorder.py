@@ -7,11 +7,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import shown, told
-from ..events import Event, HandlerFailed
+from ..events import Event, HandlerFailed, event_class, known_events
 from ..fold import Control
 from ..metrics import cells
 from ..requests import Report, SetLR
 from ..subscription import Priority
+from .arguments import check_bus, check_callable
 from .reads import Reads, number
 
 if TYPE_CHECKING:
@@ -47,8 +48,12 @@ class Recorder(list[tuple[Any, ...]]):
         priority: int = Priority.FIRST,
     ) -> None:
         super().__init__()
+        if extra is not None:
+            check_callable(extra, "extra", "a function of (event, state)", 2)
         self._extra = extra
-        self.handle = bus.on(Event, self.record, priority=priority, failure="raise")
+        self.handle = check_bus(bus, f"{type(self).__name__}(bus)").on(
+            Event, self.record, priority=priority, failure="raise"
+        )
 
     def record(self, event: Event, state: TrainState) -> None:
         """Add one line; the handler that stands on the bus."""
@@ -98,9 +103,12 @@ class Recorder(list[tuple[Any, ...]]):
 
         Raises:
             AssertionError: it is not so; the message names each wrong count and shows all of them.
+            ValueError: there is no event of such a name, so that none of it would always be right.
         """
         __tracebackhide__ = True
         there = Counter(self.names)
+        for name in counts.keys() - there.keys() - known_events().keys():
+            event_class(name)  # raises, with the nearest name
         wrong = [f"{name} {there[name]} times, expected {n}" for name, n in counts.items() if there[name] != n]
         if wrong:
             every = ", ".join(f"{name} {n}" for name, n in there.items()) or "nothing"
@@ -119,7 +127,7 @@ class Trace(Recorder):
     """
 
     def __init__(self, where: Bus | Loop, *, reads: bool = False) -> None:
-        bus: Bus = getattr(where, "bus", where)  # type: ignore[arg-type]  # a Bus has no bus
+        bus = check_bus(getattr(where, "bus", where), "Trace(where)")
         self._reads = reads
         self._open: list[tuple[Event, int]] = []  # the dispatches under way, with their lines
         self._depth = 0
