@@ -1,10 +1,12 @@
 # Every target makes the environment that it needs (scripts/setup.py) and is silent about it when nothing changed.
 #   ARGS    more arguments for demo, test, bench, integrations, storm:  make test ARGS="-x -k resume"
 #   PYTHON  the interpreter to start from (3.11 or newer):              PYTHON=python3.12 make test
+#   WORKERS processes that share the tests (0: none but this one):      WORKERS=8 make test
 #   TORCH   another torch than the tested one:                          TORCH=torch==2.6.0 make test
 
 PYTHON ?= python3
 ARGS ?=
+WORKERS ?= 2
 BIN := .venv/bin
 
 # One OpenMP thread unless the user says otherwise: its threads wait for each other by spinning, so where several
@@ -22,7 +24,7 @@ demo: setup-demo ## train a small model and show what the bus does
 	@$(ONE_THREAD) $(BIN)/python -m eventloop demo $(ARGS)
 
 test: setup-test ## the tests
-	$(ONE_THREAD) $(BIN)/python -m pytest -m "not integration and not storm" $(ARGS) tests
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not integration and not storm" $(ARGS) tests
 
 coverage: setup-test ## the tests once more, with the branches that they reach
 	@$(BIN)/python -m coverage erase

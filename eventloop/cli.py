@@ -81,9 +81,20 @@ def diff(run_a: Path, run_b: Path, **options: Any) -> None:
 @click.argument("place", metavar="MODULE:CLASS", required=False)
 @click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
 @click.option("--skip", multiple=True, metavar="NAME=REASON", help="A check to leave out, and why.")
+@click.option("--monitor", multiple=True, metavar="NAME", help="The metric that it decides by. Repeatable.")
+@click.option("--metric", multiple=True, metavar="NAME", help="Another metric to report. Repeatable.")
 @click.option("--list", "list_checks", is_flag=True, help="Show the checks and what they promise.")
-def check_callback(place: str | None, arguments: tuple[str, ...], skip: tuple[str, ...], list_checks: bool) -> None:
+def check_callback(
+    place: str | None,
+    arguments: tuple[str, ...],
+    skip: tuple[str, ...],
+    monitor: tuple[str, ...],
+    metric: tuple[str, ...],
+    list_checks: bool,
+) -> None:
     """Put a callback through every check of the test kit: MODULE:CLASS, or path/to/file.py:CLASS.
+
+    What it asks for in a first run is reported to it; --monitor and --metric name what it does not ask for by name.
 
     Exit code: 0 all kept, 1 some failed, 2 an error.
     """
@@ -94,7 +105,7 @@ def check_callback(place: str | None, arguments: tuple[str, ...], skip: tuple[st
         return
     if place is None:
         raise click.UsageError("name a callback, as module:Class, or ask for --list")
-    report, passed = check_place(place, arguments, skip)
+    report, passed = check_place(place, arguments, skip, (*monitor, *metric))
     click.echo(report)
     sys.exit(0 if passed else 1)
 
@@ -106,21 +117,25 @@ def check_callback(place: str | None, arguments: tuple[str, ...], skip: tuple[st
     "settings",
     multiple=True,
     metavar="CALLBACK.SETTING=VALUE",
-    help="Decide with this setting; several values, separated by commas, are tried one after the other. Repeatable.",
+    help="Decide with this setting; several values, separated by commas, are tried one after the other. Repeatable; "
+    "the values of one setting add up.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def replay(run: Path, settings: tuple[str, ...], as_json: bool) -> None:
     """Decide again over a recorded run: when it would have stopped, and what it would have kept.
 
     Without --set it verifies that the recorded ledger comes out again. The run must have been recorded by
-    Loop(journal="full"); nothing is written into its folder. Exit code: 0, 1 if the ledger does not come out again, 2
-    an error.
+    Loop(journal="full"); nothing is written into its folder. Exit code: 0, 1 if it is not verified (the ledger does not
+    come out again, or who has stopped or saved cannot decide anew), 2 an error, also of a callback with new settings.
     """
-    from .replay.command import run_replay
+    from .replay.command import run_replay, verdict
 
-    text, reproduced = run_replay(run, settings, as_json=as_json)
+    text, played = run_replay(run, settings, as_json=as_json)
     click.echo(text)
-    sys.exit(0 if reproduced else 1)
+    code, error = verdict(played)
+    if error:
+        click.echo(f"error: {error}", err=True)
+    sys.exit(code)
 
 
 def _free(parent: Path) -> Path:

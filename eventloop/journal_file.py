@@ -12,6 +12,8 @@ from .metrics import Cell, fetch
 from .rows import LineFile
 from .state import TrainState
 
+NUMBER: Final = "n"
+"""The last field of a row: how many records its process had made by then, so that a row taken out later shows."""
 CHANGING: Final = ("update", "micro", "samples", "evals", "skipped", "total")
 """The counters that a row holds only where they have changed."""
 
@@ -72,7 +74,7 @@ class JournalFile:
         if missing:
             yield {"event": "missing", "time": record.time, "rows": missing}
         if record.life or not self._truncated:
-            yield self._row(record)
+            yield {**self._row(record), NUMBER: record.number}
 
     def _row(self, record: Told) -> dict[str, Any]:
         row: dict[str, Any] = {"event": record.event, "time": record.time}

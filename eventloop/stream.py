@@ -36,9 +36,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from .journal import JOURNAL
+from .journal_file import NUMBER
 from .rows import decode
 
 Row = dict[str, Any]
+MARK: Final = f'"{NUMBER}": '.encode()
 UNMARKED: Final = (b'{"event": "step_begin"', b'{"event": "step_end"', b'{"event": "gradients_ready"')
 """How the rows begin that say nothing about where a sitting or a checkpoint begins; most of a file is such rows."""
 
@@ -75,13 +77,15 @@ def read_stream(run: str | PathLike[str]) -> Stream:
         run: the run's folder, or the file itself.
 
     Raises:
-        FileNotFoundError: it has none.
+        FileNotFoundError: there is no such run, or it has none.
         ValueError: a line of it is no row, or it does not begin with a run.
     """
     path = Path(run)
     if path.is_dir():
         path = path / JOURNAL
     if not path.is_file():
+        if not Path(run).exists():
+            raise FileNotFoundError(f"there is no run at {run}")
         raise FileNotFoundError(f"{run} has no journal ({path.name}); a Loop with a run_dir writes one")
     return Stream(path)
 
@@ -97,12 +101,13 @@ class Stream:
         full: whether every sitting recorded every publish.
         sittings: how many processes have worked on the run.
         missing: rows that a slow disk has cost.
+        cut: rows that were written and are gone from the midst of the file.
         truncated: whether a full journal has come to its limit, so that only lifecycle and requests follow.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.missing, self.truncated = 0, False
+        self.missing, self.cut, self.truncated = 0, 0, False
         self._sittings: list[Sitting] = []
         self._spans: list[tuple[int, int]] = []  # the parts of the file that make up the history
         self._saves: list[Save] = []
@@ -116,7 +121,7 @@ class Stream:
     def whole(self) -> bool:
         """Whether the rows lack no publish from the run's beginning to where they end: then a replay is exact."""
         from_the_beginning = self._sittings[0].start < self._spans[0][1] and not self._sittings[0].resumed
-        return self.full and from_the_beginning and not self.missing and not self.truncated
+        return self.full and from_the_beginning and not (self.missing or self.cut or self.truncated)
 
     def __iter__(self) -> Iterator[Row]:
         """The history, as one run."""
@@ -161,11 +166,13 @@ class Stream:
     def _row(self, line: Line) -> Row | None:
         """The row; None for a torn last line, which is being written or never was."""
         try:
-            return decode(line.text)
+            row: Row = decode(line.text)
         except ValueError:
             if line.text.endswith(b"\n"):
                 raise ValueError(f"{self.path}, at byte {line.start}: {line.text[:80]!r} is not a row") from None
             return None
+        row.pop(NUMBER, None)
+        return row
 
     def _rows(self, start: int, end: int) -> Iterator[Row]:
         counters: Row = {}
@@ -184,9 +191,13 @@ class Stream:
     def _scan(self) -> None:
         """Find the sittings, where each goes on, and what is missing."""
         inner: int | None = None  # where rows began that belong to the next one
-        self._size = 0
+        self._size = number = dropped = 0
         for line in self._lines():
             self._size = line.end
+            if (told := _number(line.text)) is not None:
+                before = (number if told > number else 0) + self.missing - dropped  # each process counts from 1
+                self.cut += 0 if self.truncated else max(told - before - 1, 0)
+                number, dropped = told, self.missing
             row = None if line.text.startswith(UNMARKED) and b'"nested"' not in line.text else self._row(line)
             if row is not None and _is_inner(row):
                 inner = line.start if inner is None else inner
@@ -234,6 +245,12 @@ class Stream:
             if before is not None and before.get("step", 0) <= step:
                 end = line.end
         return end
+
+
+def _number(line: bytes) -> int | None:
+    """The number of a row; None where it has none: one of an older file, or that is no record of the run's."""
+    _, mark, number = line.rpartition(MARK)
+    return int(number[:-2]) if mark and number.endswith(b"}\n") and number[:-2].isdigit() else None
 
 
 def _is_inner(row: Row) -> bool:

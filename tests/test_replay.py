@@ -51,10 +51,11 @@ def asks(event, time, what, **options):
 @example(asks("eval_end", 1, "fail"), ["patience 1"])
 @example(asks("step_end", 1, "orphan", min_epochs=1, eval_every=1), ["patience 1"])
 @example(asks("checkpoint_saved", 1, "stop", body="own loop"), [])
+@example(asks("epoch_end", 1, "stop", eval_every=None), ["best", "every epoch"])
 @example(asks("epoch_begin", 2, "stop", body="own loop", acts={0: ("break", "before")}), [])
 def test_a_replay_of_an_unchanged_run_reproduces_its_ledger(plan, who):
     """Broken by a boundary at the end of every epoch, by requests of the user's that are always obeyed, and by going on
-    where a stop was asked for at the last save."""
+    where a stop was asked for at the last save, and by a last evaluation that always stands before the epoch's end."""
     with tempfile.TemporaryDirectory() as folder:
         bus = Bus()
         for name in who:

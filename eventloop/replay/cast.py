@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..bus import Bus
+from ..errors import told
 from ..events import Event, event_class
 from ..state import TrainState
 from ..subscription import Subscription
@@ -63,9 +63,16 @@ class Role:
         """A new one, with some settings changed.
 
         Raises:
-            Exception: whatever the class says of its arguments.
+            ValueError: what the class says of its arguments.
         """
-        return self.kind(**{**self.settings, **changes})
+        try:
+            return self.kind(**{**self.settings, **changes})
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"{self.name} cannot be made with {changes or dict(self.settings)}: {told(error)}"
+            ) from error
 
     def attach(self, bus: Bus, thing: Any) -> tuple[Subscription, ...]:
         """Attach it in its place."""
@@ -87,13 +94,15 @@ def role_of(record: Record, name: str, *, changed: bool) -> Role:
     Raises:
         NotRebuiltError: saying why it cannot run live.
     """
-    told = [sitting[name] for sitting in record.callbacks if name in sitting]
-    if not told:
+    described = [sitting[name] for sitting in record.callbacks if name in sitting]
+    if not record.described:
+        raise NotRebuiltError("run.json is missing, which tells its class and its settings")
+    if not described:
         raise NotRebuiltError("run.json does not name it: it is a function, or was attached in mid-run")
-    if not changed and any(one["settings"] != told[-1]["settings"] for one in told):
+    if not changed and any(one["settings"] != described[-1]["settings"] for one in described):
         raise NotRebuiltError("its settings were changed when the run was resumed")
-    kind = _imported(told[-1].get("path", ""))
-    settings = told[-1]["settings"]
+    kind = _imported(described[-1].get("path", ""))
+    settings = described[-1]["settings"]
     try:
         inspect.signature(kind).bind(**settings)
     except (TypeError, ValueError) as error:
@@ -118,7 +127,7 @@ def _imported(path: str) -> type:
         for part in qualified.split("."):
             found = getattr(found, part)
     except Exception as error:  # a module of the user's may raise anything
-        raise NotRebuiltError(f"{path or 'its class'} cannot be imported: {type(error).__name__}: {error}") from None
+        raise NotRebuiltError(f"{path or 'its class'} cannot be imported: {told(error)}") from None
     if not isinstance(found, type):
         raise NotRebuiltError(f"{path} is no class")
     return found
@@ -136,15 +145,18 @@ def _check(record: Record, role: Role, heard: Mapping[str, str]) -> None:
     bus = Bus()
     try:
         thing = role.make({})
+    except ValueError as error:
+        raise NotRebuiltError(str(error)) from None
+    try:
         subscriptions = role.attach(bus, thing)
         bus.bind(**live_parts([thing]))
     except Exception as error:
-        raise NotRebuiltError(f"{type(error).__name__}: {error}") from None
+        raise NotRebuiltError(f"{role.kind.__name__} has changed since the recording: {error}") from None
     now = {s.event.name: filter_text(s) for s in subscriptions}
-    was = {event: text for event, text in heard.items() if event in now}
-    if was != {event: text for event, text in now.items() if event in heard} or heard.keys() - now.keys() - _by_base(
-        now
-    ):
+    if gone := heard.keys() - now.keys() - _by_base(now):
+        events = ", ".join(sorted(gone))
+        raise NotRebuiltError(f"{role.kind.__name__} has changed since the recording: it does not hear {events} now")
+    if any(now[event] != text for event, text in heard.items() if event in now):
         raise NotRebuiltError("it was attached with filters of its own")
 
 
@@ -250,8 +262,3 @@ def _answering(stage: Stage, gap: int) -> Any:
         return moment.replies[gap] if moment is not None and moment.replies else None
 
     return answer
-
-
-def nearest(word: str, words: Iterable[str]) -> list[str]:
-    """The words, the most similar first."""
-    return sorted(words, key=lambda other: -difflib.SequenceMatcher(None, word.lower(), other.lower()).ratio())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from ..events import (
     TrainBegin,
     TrainEnd,
 )
+from ..failures import Failure
 from ..requests import Keep, Stop
 from .cast import Cast, live_parts
 from .moments import RecordedEvent, RecordedInterrupt
@@ -35,7 +37,7 @@ class Drive:
 
     Attributes:
         stage: the run.
-        deciders: the live callbacks.
+        deciders: the live callbacks, by name.
         ended: how: "recorded" as in the record, "sooner", or "open": it would have gone on where the record ends.
     """
 
@@ -44,27 +46,46 @@ class Drive:
         self.record = record
         self.bus = Bus(clock=clock)
         self.stage = Stage(record, self.bus, clock)
-        self.deciders = cast.enter(self.stage, changes)
+        self.deciders = dict(zip((role.name for role in cast.roles), cast.enter(self.stage, changes), strict=True))
+        self.stage.live = frozenset(self.deciders)
         self.ended = "open"
         self.result: Any = None
 
     def run(self) -> None:
-        """Make it."""
+        """Make it.
+
+        Raises:
+            ValueError: a decider does not let the run begin.
+        """
         stage = self.stage
         with _quiet():
             error: BaseException | None = None
             try:
-                stage.begin(live_parts(self.deciders, stage.rates), lambda: False)
+                stage.begin(live_parts(self.deciders.values(), stage.rates), lambda: False)
                 self._sittings()
                 if self.ended != "open":
                     stage.course.finish()
             except (Exception, RecordedInterrupt) as raised:
                 error, self.ended = raised, "recorded" if self._failed_there() else "sooner"
+            if not stage.began:
+                raise ValueError(f"the run cannot begin so: {error}") from error
             stage.as_recorded = self.ended == "recorded"
             if self.ended == "open":
                 self.bus.close(stage.progress.step)
                 return
             self.result, _, _ = stage.end(error)
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Failures of the deciders that the record does not have."""
+        known = Counter(self.record.failures)
+        mine = [f for f in self.bus.failures if f.subscription in self.deciders]
+        news = []
+        for failure in mine:
+            place = failure.subscription, failure.event, failure.step
+            if not known[place]:
+                news.append(failure)
+            known[place] -= 1
+        return tuple(news)
 
     def _failed_there(self) -> bool:
         """Whether the recorded run has failed at this turn too."""
@@ -232,7 +253,8 @@ class Drive:
                 return False
             stage.turn = turn.moment
             raise RecordedInterrupt
-        if status == "stopped" and not stage.over() and stage.limits.another_epoch(stage.progress.epoch):
+        ended_so = stage.over() or turn.finishing or not stage.limits.another_epoch(stage.progress.epoch)
+        if status == "stopped" and not ended_so:
             return False  # somebody had stopped it, and nobody does here
         stage.turn = turn.moment
         return True

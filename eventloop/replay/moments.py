@@ -44,13 +44,12 @@ class RecordedInterrupt(BaseException):
 
 
 STEP_BEGIN, GRADIENTS_READY = StepBegin(), GradientsReady()
-STEP_END, STEP_SKIPPED = StepEnd(), StepEnd(skipped=True)
 EVENTS: Final[Mapping[str, Callable[[Row], Event]]] = {
     "train_begin": lambda row: TrainBegin(resumed=row["resumed"]),
     "epoch_begin": lambda row: EpochBegin(),
     "step_begin": lambda row: STEP_BEGIN,
     "gradients_ready": lambda row: GRADIENTS_READY,
-    "step_end": lambda row: STEP_SKIPPED if row["skipped"] else STEP_END,
+    "step_end": lambda row: StepEnd(bool(row["skipped"])),
     "eval_begin": lambda row: EvalBegin(),
     "eval_end": lambda row: EvalEnd(),
     "epoch_end": lambda row: EpochEnd(row["completed"]),

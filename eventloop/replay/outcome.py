@@ -5,9 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from ..failures import Failure
 from ..ledger import Entry
+
+IN_JSON: Final = (
+    *("path", "settings", "live", "as_it_was", "unverified", "not_anew", "open", "steps", "step", "status"),
+    *("stopped_at", "stopped_by", "reason", "kept", "monitor", "mode", "saved", "verified", "unknown"),
+)
 
 
 class Score(NamedTuple):
@@ -29,6 +35,9 @@ class Replayed:
         settings: what was changed, as ``{"EarlyStopping.patience": 5}``.
         live: the callbacks that decided anew.
         as_it_was: those that were played from the record although they had something to decide, with the reason.
+        unverified: whose decisions, a stop or a save, the replay does not make by itself, with the reason.
+        not_anew: the callbacks that had nothing to decide, with what they did.
+        open: whether the record ends without the run's end.
         steps: the updates of the record.
         step: the updates of the replay.
         status: completed, stopped, failed or interrupted; open: it would have gone on where the record ends.
@@ -37,18 +46,23 @@ class Replayed:
         reason: why.
         kept: the steps of the checkpoints that stand at its end.
         monitor: the metric that the deciders look at.
+        mode: "min" or "max", what is better for it.
         best: its best value in the replay.
         best_recorded: its best value in the record.
         ledger: every request and its fate.
-        reproduced: whether the recorded ledger comes out again with the recorded settings.
+        reproduced: whether the recorded ledger comes out again with the recorded settings of those who decide anew.
         difference: the first lines in which this ledger and the recorded one differ, (replayed, recorded).
         unknown: what the record cannot tell.
+        failures: of the callbacks that decided anew, those that the record does not have.
     """
 
     path: str
     settings: Mapping[str, Any]
     live: tuple[str, ...]
     as_it_was: Mapping[str, str]
+    unverified: Mapping[str, str]
+    not_anew: Mapping[str, str]
+    open: bool
     steps: int
     step: int
     status: str
@@ -57,12 +71,19 @@ class Replayed:
     reason: str
     kept: tuple[int, ...]
     monitor: str | None
+    mode: str
     best: Score | None
     best_recorded: Score | None
     ledger: tuple[Entry, ...]
     reproduced: bool
     difference: tuple[Entry | None, Entry | None] | None
     unknown: tuple[str, ...]
+    failures: tuple[Failure, ...]
+
+    @property
+    def verified(self) -> bool:
+        """Whether the recorded ledger comes out again, and whoever had a stop or a save in it has decided anew."""
+        return self.reproduced and not self.unverified
 
     @property
     def saved(self) -> int:
@@ -101,24 +122,45 @@ class Replayed:
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the ledger, in plain form."""
-        names = ("path", "settings", "live", "as_it_was", "steps", "step", "status", "stopped_at", "stopped_by")
-        told = {name: getattr(self, name) for name in names}
+        told = {name: getattr(self, name) for name in IN_JSON}
         scores = {name: s._asdict() if (s := getattr(self, name)) else None for name in ("best", "best_recorded")}
-        rest = {name: getattr(self, name) for name in ("reason", "kept", "monitor", "saved", "reproduced", "unknown")}
-        return {**told, **rest, **scores, "loss_of_best": self.loss_of_best}
+        reproduced = self.reproduced and (self.verified or not self.settings)
+        failures = [str(failure) for failure in self.failures]
+        return {**told, **scores, "loss_of_best": self.loss_of_best, "reproduced": reproduced, "failures": failures}
 
     def __str__(self) -> str:
         told = [self._verdict() if self.settings else self._verification()]
         if self.settings:
             told += [f"kept: {', '.join(map(str, self.kept)) or 'no checkpoint'}", *self._on_best()]
-        told += [f"replayed as it was: {name}: {why}" for name, why in self.as_it_was.items()]
+        elif self.not_anew:
+            told.append("not decided anew: " + ", ".join(f"{name} ({what})" for name, what in self.not_anew.items()))
+        return "\n".join([*told, *self.notes()])
+
+    def notes(self) -> list[str]:
+        """What must be known to judge it, a sentence a line."""
+        others = {name: why for name, why in self.as_it_was.items() if name not in self.unverified}
+        told = [f"not verified: {name}: {why}" for name, why in self.unverified.items() if self.settings]
+        told += [f"replayed as it was: {name}: {why}" for name, why in others.items()]
+        if self.open:
+            told.append(
+                f"the record ends at update {self.steps} without an end: the run is still going on, or was killed"
+            )
         told += [f"unknown: {sentence}" for sentence in self.unknown]
-        return "\n".join(told)
+        places: dict[tuple[str, str], list[Failure]] = {}
+        for failure in self.failures:
+            places.setdefault((failure.subscription, failure.event), []).append(failure)
+        for first, *more in places.values():
+            told.append(f"failed: {first}" + (f" (and {len(more)} times more)" if more else ""))
+        return told
 
     def _verification(self) -> str:
         who = f"decided anew: {', '.join(self.live)}" if self.live else "nobody to decide anew"
+        came = f"all {len(self.ledger)} lines of the ledger over {self.steps} updates ({who})"
+        if self.verified:
+            return f"reproduced: {came}"
         if self.reproduced:
-            return f"reproduced: all {len(self.ledger)} lines of the ledger over {self.steps} updates ({who})"
+            whom = "; ".join(f"{name}: {why}" for name, why in self.unverified.items())
+            return f"not verified: {whom}\nwith this taken from the record there are again {came}"
         mine, recorded = self.difference or (None, None)
         return f"NOT reproduced ({who}):\n  record: {recorded or 'nothing more'}\n  replay: {mine or 'nothing more'}"
 
@@ -134,7 +176,8 @@ class Replayed:
     def _on_best(self) -> list[str]:
         if self.best is None or self.best_recorded is None:
             return []
-        there = f"{self.monitor} {self.best}"
+        by_mode = any(name.rpartition(".")[2] == "mode" for name in self.settings)
+        there = f"{self.monitor}{f' ({self.mode})' if by_mode else ''} {self.best}"
         if self.best == self.best_recorded:
             return [f"best: {there}, the same as in the record"]
         return [f"best: {there}; {self.best_recorded} in the record (loss {self.loss_of_best:.3g})"]
@@ -165,6 +208,5 @@ def table(replays: Sequence[Replayed]) -> str:
     text: str = tabulate([replay.row() for replay in replays], headers="keys", disable_numparse=True)
     notes: dict[str, None] = {}
     for replay in replays:
-        notes.update((f"replayed as it was: {name}: {why}", None) for name, why in replay.as_it_was.items())
-        notes.update((f"unknown: {sentence}", None) for sentence in replay.unknown)
+        notes.update(dict.fromkeys(replay.notes()))
     return "\n".join([text, *notes])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -62,7 +63,12 @@ class Record:
         sittings: the parts of the history, in order.
         ledger: the recorded fates, in order.
         steps: recorded updates.
-        callbacks: what ``run.json`` says of each callback of each process, by name.
+        described: whether there is a ``run.json``.
+        callbacks: what it says of each callback of each process, by name.
+        requests: the classes of what each handler has asked for, by its name.
+        metrics: the names of all metrics.
+        failures: how often a handler failed at an event of a step, as ``(who, event, step)``.
+        ended: whether it ends with the run's end.
         inner: names of events that were published inside a handler, or past the loop.
         evaluations: the metrics of each evaluation by step.
 
@@ -77,18 +83,26 @@ class Record:
         self.path = stream.path
         self.ledger: list[Entry] = []
         self.inner: set[str] = set()
+        self.failures: Counter[tuple[str, str, int]] = Counter()
         self.sittings: list[Sitting] = []
         for rows in stream.parts():
             self._read(rows)
-        self.callbacks = _callbacks(self.path.parent / "run.json")
+        described = self.path.parent / "run.json"
+        self.described = described.exists()
+        self.callbacks = _callbacks(described) if self.described else []
         moments = [moment for sitting in self.sittings for moment in sitting.moments()]
         self.steps = max(moment.step for moment in moments)
         self.evaluations = {m.step: {**m.own, **m.reported} for m in moments if m.kind is EvalEnd}
+        self.metrics = {name for m in moments for name in (*m.own, *m.reported)}
+        self.requests: dict[str, set[str]] = {}
+        for who, kind, _ in (asked for moment in moments for asked in moment.asked):
+            self.requests.setdefault(who, set()).add(kind)
         self.ended = bool(self.sittings[-1].turns) and self.sittings[-1].turns[-1].moment.name == "train_end"
 
     def _read(self, rows: Iterable[Row]) -> None:
         turns: Turns | None = None
         lr: Mapping[str, float] | None = None
+        before: int | None = None
         saving = Saving()
         for row in rows:
             name = row["event"]
@@ -100,10 +114,16 @@ class Record:
                 continue
             if row.get("nested", name == "handler_failed"):
                 self.inner.add(name)
+                if name == "handler_failed":
+                    step = max(row["step"], row.get("counters", {}).get("update", 0))
+                    self.failures[row["handler"], row["at"], step] += 1
                 saving.failed(row)
                 continue
             moment = Moment(row, lr)
             lr = row["lr"]
+            if before is not None and moment.step > before + 1:
+                raise ValueError(f"{self.path} lacks the rows between update {before} and update {moment.step}")
+            before = moment.step
             saving.told(moment)
             if moment.kind is TrainBegin:
                 self._begin(moment, row, saving)
@@ -134,11 +154,7 @@ class Record:
 
     def asked(self, *kinds: str) -> set[str]:
         """Who has replied a request of these classes."""
-        found: set[str] = set()
-        for sitting in self.sittings:
-            for moment in sitting.moments():
-                found.update(asked[0] for asked in moment.asked if asked[1] in kinds)
-        return found
+        return {who for who, asked in self.requests.items() if not asked.isdisjoint(kinds)}
 
 
 class Saving:
@@ -195,12 +211,12 @@ def _refuse_incomplete(stream: Stream) -> None:
         )
     if stream.missing:
         raise ValueError(f"{stream.path} lacks {stream.missing} rows that a slow disk has cost: a replay would guess")
+    if stream.cut:
+        raise ValueError(f"{stream.path}: {stream.cut} rows are missing, which somebody has taken out of it")
     if stream.truncated:
         raise ValueError(f"{stream.path} was truncated at its size limit: a replay would guess what came after")
 
 
 def _callbacks(path: Path) -> list[dict[str, dict[str, Any]]]:
-    if not path.exists():
-        return []
     sittings = json.loads(path.read_text(encoding="utf-8"))["sittings"]
     return [{told["name"]: told for told in sitting["callbacks"]} for sitting in sittings]

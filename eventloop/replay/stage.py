@@ -10,12 +10,23 @@ from ..budget import Budget
 from ..bus import Bus
 from ..checkpoint import Checkpoint
 from ..course import Course
-from ..events import CheckpointSaved, EvalBegin, EvalEnd, Event, RunFailed, StepBegin, TrainBegin, TrainEnd
+from ..events import (
+    CheckpointSaved,
+    EvalBegin,
+    EvalEnd,
+    Event,
+    GradientsReady,
+    RunFailed,
+    StepBegin,
+    TrainBegin,
+    TrainEnd,
+)
 from ..fold import NOTHING, Control
 from ..ledger import Asked, Entry, Ledger
 from ..limits import Limits
 from ..progress import HELD, MICRO, SAMPLES, TOTAL, Groups, Progress
 from ..ranks import Alone
+from ..requests import SetLR
 from ..run import Run
 from ..scripted import NoFolder, Rates, ScriptedEvaluation, ScriptedWindow, Standing, Still
 from ..telling import Teller
@@ -58,6 +69,7 @@ class Stage(Run):
         as_recorded: whether the run has come to the end that it had in the record.
         entries: the ledger, whole.
         evaluated: the steps of the evaluations made, in order.
+        live: the names of the deciders.
         unknown: what the record cannot tell, in sentences.
     """
 
@@ -68,6 +80,8 @@ class Stage(Run):
         self.as_recorded = False
         self.entries: list[Entry] = []
         self.evaluated: list[int] = []
+        self.live: frozenset[str] = frozenset()
+        self.strayed = False  # a decider has set another rate than in the record
         self.unknown: dict[str, None] = {}
         self._seen: Counter[tuple[type[Event], int]] = Counter()
         self._tried: Counter[int] = Counter()
@@ -112,7 +126,7 @@ class Stage(Run):
         self._prepare(event)
         if not self.bus.hears(type(event), self.progress.fields):
             return NOTHING
-        control = Teller.tell_quietly(self, event)
+        control = self._tell(event)
         if control.failures:
             control.raise_failures()
         return control
@@ -120,7 +134,32 @@ class Stage(Run):
     def tell_quietly(self, event: Event) -> Control:
         """The same without raising."""
         self._prepare(event)
-        return super().tell_quietly(event)
+        return self._tell(event)
+
+    def _tell(self, event: Event) -> Control:
+        moment = self.moment
+        control = Teller.tell_quietly(self, event)
+        if moment is not None and not self.strayed and (control.requests or moment.asked):
+            self._compare_rates(moment, control)
+        return control
+
+    def _compare_rates(self, moment: Moment, control: Control) -> None:
+        """Say it if a decider sets another rate than in the record: every later metric would be another."""
+        then = {
+            group: rate for who, _, rates in moment.asks("SetLR") if who in self.live for group, rate in rates.items()
+        }
+        replies = [reply.request for reply in control.requests if reply.who in self.live]
+        names = [group["name"] for group in self.rates.param_groups]
+        asked = [request.by_group(names) for request in replies if isinstance(request, SetLR)]
+        now = {group: rate for rates in asked for group, rate in rates.items()}
+        if now != then:
+            self.strayed = True
+            groups = ", ".join(sorted(g for g in now.keys() | then.keys() if now.get(g) != then.get(g)))
+            update = moment.step + 1 + (moment.kind is GradientsReady)
+            self.note(
+                f"from update {update} on the learning rate of {groups} differs from the record; the metrics behind "
+                f"it are the record's"
+            )
 
     def _prepare(self, event: Event) -> None:
         """Put time, counters, rates and the loop's own numbers where they were; an interrupt ends it here."""

@@ -22,7 +22,8 @@ class Turn:
         boundary: whether requests were carried out between the turn before and this one.
         over: whether no further update could begin by then.
         leaving: of an epoch_end: no epoch followed because the body had left.
-        finishing: of a run_failed: it came of the last evaluation or the last save.
+        finishing: of a run_failed: it came of the last evaluation or the last save; of a train_end: nobody had stopped
+            the run before these.
     """
 
     moment: Moment
@@ -44,15 +45,14 @@ class Turns:
         self._loop = loop
         self._gap: list[Row] = []
         self._pending = _pending(begin)  # what was asked for and not carried out yet
-        self._stopped = False
+        self._stopped = self._was_stopped = False  # by now, and before the turn in hand
         self._evaluated = 0
         self._epoch_samples = self._window_began = 0
 
     def between(self, row: Row) -> None:
         """A fate, an evaluation or a checkpoint."""
         self._gap.append(row)
-        if row["event"] == "request" and row["request"] == "Stop" and row["fate"] == "granted":
-            self._stopped = True
+        self._stopped = self._stopped or _grants(row, "Stop")
 
     def add(self, moment: Moment) -> None:
         """The next turn."""
@@ -61,15 +61,18 @@ class Turns:
         turn.boundary = self._boundary(last, turn)
         if moment.kind is RunFailed and last is not None and last.kind is EpochEnd:
             turn.finishing = any(_is_finish(row) for row in self._gap)
+        if moment.kind is TrainEnd and not self._was_stopped:
+            turn.finishing = _finish_before_stop(self._gap)
         if last is not None and last.kind is EpochEnd and moment.kind in (EpochBegin, TrainEnd):
-            self.done[-1].leaving = moment.kind is TrainEnd
+            self.done[-1].leaving = moment.kind is TrainEnd and not _evaluates(self._gap)
         if moment.kind is EpochEnd:
-            turn.leaving = any(row["event"] == "eval_begin" for row in self._gap)  # until it is known
+            turn.leaving = _evaluates(self._gap)  # until it is known
         if moment.kind is StepBegin:
             self._window_began = moment.counters[0]
         if moment.kind is EpochBegin:
             self._epoch_samples = moment.counters[1]
         self._look_behind()
+        self._was_stopped = self._stopped
         self._pending += _pending(moment)
         self.done.append(turn)
         self._gap = []
@@ -80,6 +83,7 @@ class Turns:
             self.done
             and self.done[-1].moment.kind is EpochEnd
             and any("last" in row.get("tags", ()) for row in self._gap)
+            and not _evaluates(self._gap)
         ):
             self.done[-1].leaving = True
         return self._gap
@@ -162,3 +166,23 @@ def _settles(row: Row) -> bool:
 
 def _is_finish(row: Row) -> bool:
     return row["event"] == "eval_begin" or "last" in row.get("tags", ())
+
+
+def _evaluates(gap: list[Row]) -> bool:
+    """Behind an epoch_end: the body had not left that epoch, or the last evaluation would stand before it."""
+    return any(row["event"] == "eval_begin" for row in gap)
+
+
+def _grants(row: Row, kind: str) -> bool:
+    return _is(row, kind) and row["fate"] == "granted"
+
+
+def _finish_before_stop(gap: list[Row]) -> bool:
+    """Whether the run had come to its last evaluation or save when it was stopped."""
+    asked_for = any(_grants(row, "Evaluate") for row in gap)
+    for row in gap:
+        if _grants(row, "Stop"):
+            return False
+        if _is_finish(row) and not (asked_for and row["event"] == "eval_begin"):
+            return True
+    return False
