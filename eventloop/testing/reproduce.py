@@ -53,11 +53,11 @@ def snippet(
         source: that name.
         end: what stands behind the call.
     """
-    names = _Names(things)
+    names = Expressions(things)
     options, lacks = names.options(given)
     code, why = _working(names, function, options, given, shows)
     if not code:
-        names = _Names(())
+        names = Expressions(())
         options, lacks = names.options(given)
         code = names.module(function, otherwise)
     reasons = "".join(f"\n# it cannot be pasted as it stands: {reason}" for reason in (why, lacks) if reason)
@@ -67,7 +67,7 @@ def snippet(
     return f"{code}\n{note}\n{function}(callbacks{options}){end}\n"
 
 
-def _working(names: _Names, function: str, options: str, given: Mapping[str, Any], shows: Shows) -> tuple[str, str]:
+def _working(names: Expressions, function: str, options: str, given: Mapping[str, Any], shows: Shows) -> tuple[str, str]:
     """The code that builds the callbacks, or nothing if there is none that shows the fault, and why."""
     try:
         code = names.factory(function)
@@ -83,7 +83,7 @@ def _working(names: _Names, function: str, options: str, given: Mapping[str, Any
     return (code, "") if shown else ("", "built anew from these arguments, the callbacks do not show it")
 
 
-class _Names:
+class Expressions:
     """Expressions for callbacks, and for what they were given; each callback has a variable."""
 
     def __init__(self, things: Sequence[object]) -> None:

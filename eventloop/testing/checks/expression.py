@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ...settings import arguments_of, changed_arguments
-from ..reproduce import CannotTell, _Names
+from ..reproduce import CannotTell, Expressions
 
 
 class Expression(NamedTuple):
@@ -63,7 +63,7 @@ def _written_out(thing: object) -> Expression:
     """The same for a class that nobody can import: with its source, and whatever that uses."""
     kind = type(thing)
     try:
-        code = _Names([thing]).factory("FakeLoop")
+        code = Expressions([thing]).factory("FakeLoop")
     except CannotTell as error:
         return UNKNOWN._replace(why=str(error))
     *body, factory = _statements(code)
