@@ -67,7 +67,9 @@ def snippet(
     return f"{code}\n{note}\n{function}(callbacks{options}){end}\n"
 
 
-def _working(names: Expressions, function: str, options: str, given: Mapping[str, Any], shows: Shows) -> tuple[str, str]:
+def _working(
+    names: Expressions, function: str, options: str, given: Mapping[str, Any], shows: Shows
+) -> tuple[str, str]:
     """The code that builds the callbacks, or nothing if there is none that shows the fault, and why."""
     try:
         code = names.factory(function)
