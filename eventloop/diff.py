@@ -135,7 +135,7 @@ def _first(row: Row, other: Row, rtol: float, coarse: bool) -> Difference | None
         *_unequal(row.get("metrics", {}), other.get("metrics", {}), rtol, giver, "metric "),
         *_answers(row, other, rtol),
         *_rates(row, other, rtol),
-        *_unequal(row.get("counters", {}), other.get("counters", {}), rtol, LOOP, "counter "),
+        *_unequal(*_counters(row, other), rtol, LOOP, "counter "),
         *_unequal(_facts(row), _facts(other), rtol, _actor(row), ""),
     ]
     return found[0] if found else None
@@ -196,6 +196,14 @@ def _rates(row: Row, other: Row, rtol: float) -> Iterator[Difference]:
     setters = {group: who for who, kind, content in row.get("asked", []) if kind == "SetLR" for group in content}
     for d in _unequal(row.get("lr", {}), other.get("lr", {}), rtol, LOOP, ""):
         yield Difference(setters.get(d.what, LOOP), f"learning rate of {d.what}", d.a, d.b)
+
+
+def _counters(row: Row, other: Row) -> tuple[Row, Row]:
+    """The counters; a sitting learns anew how many updates are planned, so ``total`` counts only where both know it."""
+    a, b = row.get("counters", {}), other.get("counters", {})
+    if a.get("total") is None or b.get("total") is None:
+        a, b = ({name: n for name, n in counters.items() if name != "total"} for counters in (a, b))
+    return a, b
 
 
 def _facts(row: Row) -> Row:

@@ -140,6 +140,7 @@ def _qualified(kind: type[Event]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+_BUILT_IN |= dict.fromkeys(("request", "missing", "truncated"), "kind of row of the journal")
 _BUILT_IN[Event.name] = _qualified(Event)
 _BUILT_IN.update((kind.name, _qualified(kind)) for kind in Event.__subclasses__())
 

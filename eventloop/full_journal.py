@@ -129,9 +129,13 @@ class FullJournal(Journal):
             record.ready = _copied(late)
         self._out.put(record)
 
+    def flush(self) -> bool:
+        """Wait until every row is written; False if the disk is too slow for it."""
+        return self._out is None or self._out.flush(FLUSH)
+
     def state_dict(self) -> dict[str, Any]:
         """Where the journal ends now. All before it is on disk when this returns; None if the disk is too slow."""
-        whole = self._out is None or self._out.flush(FLUSH)
+        whole = self.flush()
         return {"end": self._path.stat().st_size if whole and self._path.exists() else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -63,7 +63,10 @@ class Run(Teller):
     def settle(self, *, saves: bool = True) -> None:
         """Carry out what is pending."""
         if self.ledger.pending:
+            before = self.saved_at
             self.ledger.carry_out(self, self.progress.step, saves=saves)
+            if self.saved_at != before:
+                self._flush()
 
     def over(self) -> bool:
         """Whether no further update may begin."""
@@ -214,7 +217,13 @@ class Run(Teller):
         """The last save, if the last update or its evaluation came after the one before."""
         if self.folder is not None and self.saved_at != (self.progress.step, self.progress.fields[EVALS]):
             self.save([Asked("Loop", Save("last"), "train_end", self.progress.step)])
+            self._flush()
             self.settle()
+
+    def _flush(self) -> None:
+        """A run that goes on from a checkpoint finds in its journal what was told of it."""
+        if self.folder is not None and self.folder.journal is not None:
+            self.folder.journal.flush()
 
     def end(self, error: BaseException | None) -> tuple[Result, Control, BaseException | None]:
         """Say that the run is over and close everything.

@@ -401,3 +401,25 @@ def test_what_cannot_be_written_out_is_named_and_the_options_are_still_told(tmp_
     )
     assert "# it cannot be pasted as it stands: Doubles uses twice, and twice uses SCALE, and " in snippet
     assert snippet.rstrip().endswith("assert_any_order(callbacks, metrics={'loss': [1.0]}, fails={9: OSError('x')})")
+
+
+class Tokens:
+    """Counts in a list that it shares with others, and reports a large number."""
+
+    def __init__(self, shared, key):
+        self.shared, self.key = shared, key
+
+    def on_step_end(self, event, state):
+        self.shared.append(1)
+        return Report({self.key: 1e7 + len(self.shared)})
+
+
+def test_a_difference_in_the_eighth_digit_is_one():
+    """Fails if numbers are compared by six digits."""
+
+    def make():
+        shared = []
+        return [Tokens(shared, "a"), Tokens(shared, "b")]
+
+    with pytest.raises(AssertionError, match="the order of registration decides"):
+        assert_any_order(make, metrics={"loss": [1.0, 2.0]})

@@ -1,11 +1,13 @@
 """`eventloop diff`: the first event at which two recorded runs differ, and who made the difference."""
 
+import contextlib
+
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from small_runs import Recipe, count, train
+from small_runs import Cut, Recipe, count, cut_at, train
 
-from callbacks import EarlyStopping, GradNormMonitor, WarmupCosine
+from callbacks import EarlyStopping, GradNormMonitor, ModelCheckpoint, WarmupCosine
 from eventloop import Bus, Priority, Report, Save, SetLR, Stop
 from eventloop.cli import main
 from eventloop.diff import diff_runs, same
@@ -188,3 +190,14 @@ def test_a_request_that_one_run_alone_has_is_not_compared_with_another_ones(tmp_
         first = next(i for i, line in enumerate(lines) if line.startswith("first difference"))
         assert lines[first] == "first difference at eval_end of step 4: Stop, by EarlyStopping"
         assert lines[first + 1 + nothing] == f"  {pair[nothing]}: nothing"
+
+
+def test_a_run_cut_and_resumed_is_equal_to_the_whole_one(tmp_path):
+    """Fails if the planned total, which each sitting learns anew, is compared where one of two does not know it."""
+    recipe = Recipe(evaluate_every=2)
+    train(recipe, tmp_path / "whole", ModelCheckpoint(every_epochs=1, save_top_k=-1), journal="full")
+    with contextlib.suppress(Cut):
+        train(recipe, tmp_path / "cut", ModelCheckpoint(every_epochs=1, save_top_k=-1), cut_at(12), journal="full")
+    train(recipe, tmp_path / "cut", ModelCheckpoint(every_epochs=1, save_top_k=-1), journal="full", resume="auto")
+    told = diff_runs(tmp_path / "whole", tmp_path / "cut")
+    assert told.first is None, told

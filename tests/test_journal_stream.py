@@ -412,3 +412,16 @@ def test_what_is_no_journal_is_refused(tmp_path):
     (tmp_path / "journal.jsonl").write_text('{"event": "request", "request": "Stop"}\n')
     with pytest.raises(ValueError, match="tells of no run"):
         read_stream(tmp_path)
+
+
+def test_before_the_next_update_the_journal_has_the_checkpoint_and_the_fate_of_its_save(tmp_path):
+    """Fails if the rows behind a checkpoint wait in the queue: a kill would leave a history that lacks them."""
+    seen = []
+
+    class Looks:
+        def on_step_begin(self, event, state):
+            if state.step == 2:
+                seen.extend(row["event"] for row in read_stream(tmp_path))
+
+    count(tmp_path, ModelCheckpoint(every_steps=2), Looks(), journal="full", max_steps=4)
+    assert seen[-2:] == ["checkpoint_saved", "request"]

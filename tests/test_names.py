@@ -116,3 +116,10 @@ def test_publishing_what_is_no_event_is_an_error_and_not_silence(bus, event):
     bus.on(StepEnd, good)
     with pytest.raises(TypeError, match="is no event"):
         bus.publish(event)
+
+
+@pytest.mark.parametrize("word", ["request", "missing", "truncated"])
+def test_an_event_may_not_be_called_like_a_row_of_the_journal_that_is_none(word):
+    """Fails if such a class is made: its journal could not be read back."""
+    with pytest.raises(TypeError, match=f"would be called '{word}', the name of the built-in kind of row"):
+        type("Mine", (Event,), {"name": word})

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventloop import Bus, Evaluate, GradientsReady, Priority, Report, SetLR, StepEnd, Stop, TrainState
+from eventloop import Bus, Evaluate, Event, GradientsReady, Priority, Report, SetLR, StepEnd, Stop, TrainState
 from eventloop.callbacks import (
     ConsoleLogger,
     EarlyStopping,
@@ -477,3 +477,63 @@ def test_a_report_of_what_failed_is_not_right_unless_that_is_expected():
 def test_what_is_no_set_of_callbacks_is_refused_with_the_right_form(callbacks, message):
     with pytest.raises(TypeError, match=message):
         order_report(callbacks, max_steps=1)
+
+
+class Inner(Event):
+    name = "inner_of_order_report"
+
+
+class Publishes:
+    priority = -5
+
+    def bind(self, *, bus):
+        self.bus = bus
+
+    def on_step_end(self, event, state):
+        return self.bus.publish(Inner(), state)
+
+
+class SaysInside:
+    def on_inner_of_order_report(self, event, state):
+        return Report(inside=1.0)
+
+
+class ReadsInside:
+    priority = 5
+
+    def on_step_end(self, event, state):
+        state.metrics.get("inside")
+
+
+def test_what_is_reported_at_a_publish_inside_a_handler_is_written_by_that_handler():
+    """Fails if a Control that a handler returns is passed over."""
+    report = order_report([Publishes(), SaysInside(), ReadsInside()], metrics={"loss": [1.0, 2.0]})
+    assert [(one.event, one.first, one.second) for one in report.wrong] == [("step_end", "Publishes", "ReadsInside")]
+
+
+class Slotted:
+    __slots__ = ("count",)
+    priority = -5
+
+    def __init__(self):
+        self.count = 0
+
+    def on_step_end(self, event, state):
+        self.count += 1
+
+
+class LooksAtSlotted:
+    priority = 5
+
+    def __init__(self, other):
+        self.other = other
+
+    def on_step_end(self, event, state):
+        return Report(count=float(self.other.count))
+
+
+def test_an_attribute_in_a_slot_is_one():
+    """Fails if only what is in __dict__ counts as an attribute."""
+    slotted = Slotted()
+    report = order_report([slotted, LooksAtSlotted(slotted)], metrics={"loss": [1.0, 2.0]})
+    assert [(one.first, one.second, one.verdict) for one in report] == [("Slotted", "LooksAtSlotted", "wrong")]

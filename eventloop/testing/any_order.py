@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..limits import whole
 from .arguments import callbacks_in, check_callable
+from .reads import number
 from .recorder import Trace, difference, first_difference
 from .reproduce import chosen, snippet
 from .trial import Drive, Make, carry_out
@@ -89,7 +90,7 @@ class _Lines(Trace):
         super().record(event, state)
         if state.lr != self._lr:
             self._lr = dict(state.lr)
-            rates = ", ".join(f"{group}={rate:.6g}" for group, rate in self._lr.items())
+            rates = ", ".join(f"{group}={number(rate)}" for group, rate in self._lr.items())
             self._add(len(self) - 1, [f"the learning rate is {rates}"])
 
 

@@ -59,7 +59,14 @@ def _noting(kind: type, note: Note) -> type:
 
 def values(thing: object) -> dict[str, Any]:
     """The attributes of an object in a form that is equal as long as nothing has changed, in containers neither."""
-    return {name: _frozen(value, _DEEP) for name, value in getattr(thing, "__dict__", {}).items()}
+    held = {name: getattr(thing, name) for name in _slots(type(thing)) if hasattr(thing, name)}
+    return {name: _frozen(value, _DEEP) for name, value in {**held, **getattr(thing, "__dict__", {})}.items()}
+
+
+def _slots(kind: type) -> list[str]:
+    listed = [getattr(one, "__slots__", ()) for one in kind.__mro__]
+    names = [name for slots in listed for name in ((slots,) if isinstance(slots, str) else slots)]
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

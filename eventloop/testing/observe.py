@@ -105,9 +105,8 @@ class Observer:
                 seen.read(me, (of, key), how)
             for name in changed(before, values(who.owner)):
                 seen.write(me, (f"of {who.name}", name))
-        if not isinstance(answer, Control):
-            for request in answer if isinstance(answer, list | tuple) else (answer,):
-                self._asked(me, request, event, state, seen)
+        for request in _requests(answer):
+            self._asked(me, request, event, state, seen)
         return answer
 
     def _touched(self, thing: object, name: str) -> None:
@@ -140,3 +139,10 @@ class Observer:
             for first in dispatch.stoppers:
                 seen.stops[first, me] = None
             dispatch.stoppers.append(me)
+
+
+def _requests(answer: Any) -> tuple[Any, ...]:
+    """What a handler answered; what was reported at a publish of its own reaches the handlers behind through it."""
+    if isinstance(answer, Control):
+        return tuple(reply.request for reply in answer.of(Report))
+    return tuple(answer) if isinstance(answer, list | tuple) else (answer,)

@@ -65,8 +65,10 @@ def _spelled(of: str, key: str, how: str, value: Any) -> str:
 
 
 def number(value: Any) -> str:
-    """A metric to six digits, whatever holds it."""
-    return f"{float(value):.6g}"
+    """A metric, whatever holds it: to six digits if that is all of it, else all, for traces are compared by this."""
+    exact = float(value)
+    short = f"{exact:.6g}"
+    return short if float(short) == exact or exact != exact else repr(exact)
 
 
 class _NotedMetrics(Metrics):

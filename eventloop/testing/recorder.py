@@ -186,7 +186,7 @@ def asked(answer: Any) -> list[str]:
 def _request(request: Any) -> str:
     if isinstance(request, SetLR):
         rates = request.by_group([""])
-        return f"SetLR({', '.join(f'{name}={rate:.6g}' if name else f'{rate:.6g}' for name, rate in rates.items())})"
+        return f"SetLR({', '.join(f'{name}={number(rate)}' if name else number(rate) for name, rate in rates.items())})"
     if isinstance(request, Report):
         good, bad = cells(request.metrics, 0)
         values = [f"{name}={number(cell.value)}" for name, cell in good.items()]
