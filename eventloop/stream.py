@@ -30,6 +30,7 @@ it, in running order.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
@@ -43,6 +44,7 @@ Row = dict[str, Any]
 MARK: Final = f'"{NUMBER}": '.encode()
 UNMARKED: Final = (b'{"event": "step_begin"', b'{"event": "step_end"', b'{"event": "gradients_ready"')
 """How the rows begin that say nothing about where a sitting or a checkpoint begins; most of a file is such rows."""
+COUNTED: Final = ("update", "micro", "evals")
 
 
 class Line(NamedTuple):
@@ -111,6 +113,7 @@ class Stream:
         self._sittings: list[Sitting] = []
         self._spans: list[tuple[int, int]] = []  # the parts of the file that make up the history
         self._saves: list[Save] = []
+        self._untold: dict[int, int] = {}  # where a sitting began: the step of its checkpoint, which has no row
         self._scan()
         if not self._sittings:
             raise ValueError(f"{path} tells of no run: it has no train_begin")
@@ -121,7 +124,22 @@ class Stream:
     def whole(self) -> bool:
         """Whether the rows lack no publish from the run's beginning to where they end: then a replay is exact."""
         from_the_beginning = self._sittings[0].start < self._spans[0][1] and not self._sittings[0].resumed
-        return self.full and from_the_beginning and not (self.missing or self.cut or self.truncated)
+        return self.full and from_the_beginning and not (self.missing or self.cut or self.truncated or self.lacks)
+
+    @functools.cached_property
+    def lacks(self) -> str:
+        """What the history lacks where a sitting goes on, in words; empty if nothing."""
+        before: Row | None = None
+        for (start, _), rows in zip(self._spans, self.parts(), strict=True):
+            if start in self._untold:
+                return f"the rows behind the checkpoint of step {self._untold[start]}"
+            begin = next(rows, None)
+            if before is not None and begin is not None and (unlike := _unlike(before, begin)):
+                return f"the rows between {unlike} and the resume at update {begin['step']}"
+            if begin is not None and start != self._spans[-1][0]:
+                told = (row for row in rows if "counters" in row and not row.get("nested"))
+                before = functools.reduce(lambda _, row: row, told, begin)
+        return ""
 
     def __iter__(self) -> Iterator[Row]:
         """The history, as one run."""
@@ -235,7 +253,10 @@ class Stream:
         """Where the history ends that a resumed sitting goes on from."""
         step, after = row["step"], row.get("after")
         if after is not None:  # the journal ended there when the checkpoint was made; its own row came next
-            return next((s.end for s in self._saves if s.step == step and s.start <= after <= s.row), after)
+            end = next((s.end for s in self._saves if s.step == step and s.start <= after <= s.row), None)
+            if end is None:
+                self._untold[start] = step
+            return after if end is None else end
         for save in reversed(self._saves):
             if save.step == step:
                 return save.end
@@ -251,6 +272,14 @@ def _number(line: bytes) -> int | None:
     """The number of a row; None where it has none: one of an older file, or that is no record of the run's."""
     _, mark, number = line.rpartition(MARK)
     return int(number[:-2]) if mark and number.endswith(b"}\n") and number[:-2].isdigit() else None
+
+
+def _unlike(before: Row, begin: Row) -> str:
+    """Which counter of a train_begin does not follow from the last row before it, with its value there."""
+    if before["step"] != begin["step"]:
+        return f"update {before['step']}"
+    counts = ((name, before.get("counters", {}).get(name), begin.get("counters", {}).get(name)) for name in COUNTED)
+    return next((f"{name} {was}" for name, was, now in counts if None not in (was, now) and was != now), "")
 
 
 def _is_inner(row: Row) -> bool:

@@ -125,6 +125,20 @@ class KeepsASet(Counts):
         (self.count,) = state["count"]
 
 
+class LendsItsState(Counts):
+    def __init__(self, n=3):
+        super().__init__(n)
+        self.kept = {"count": 0}
+
+    def on_step_end(self, event, state):
+        answer = super().on_step_end(event, state)
+        self.kept["count"] = self.count
+        return answer
+
+    def state_dict(self):
+        return self.kept
+
+
 class LoadsNothing(Counts):
     load_state_dict = property()  # there is none
 
@@ -202,6 +216,31 @@ class TossesACoin(Counts):
         return Evaluate() if self.dice.random() < 0.5 else None
 
 
+class StopsByTheClock(Counts):
+    def on_train_begin(self, event, state):
+        super().on_train_begin(event, state)
+        self.begun = time.monotonic()
+
+    def on_eval_end(self, event, state):
+        return Stop("half an hour") if time.monotonic() - self.begun > 1800.0 else None
+
+
+class SharesItsList(Counts):
+    seen = []  # noqa: RUF012  # that is the fault
+
+    def on_eval_end(self, event, state):
+        self.seen.append(state.step)
+
+
+class SharesItsDefault(Counts):
+    def __init__(self, n=3, seen=[]):  # noqa: B006  # that is the fault
+        super().__init__(n)
+        self._history = seen
+
+    def on_eval_end(self, event, state):
+        self._history.append(state.step)
+
+
 class AnotherKeyEachRun(Counts):
     numbers = itertools.count()
 
@@ -267,6 +306,28 @@ class ScalesTheGradients(Counts):
     def on_gradients_ready(self, event, state):
         for parameter in self.model.parameters():
             parameter.grad.mul_(0.5)
+
+
+class LeavesTheModelInEval(Counts):
+    def bind(self, *, model):
+        self.model = model
+
+    def on_eval_end(self, event, state):
+        self.model.eval()
+
+
+class FreezesTheModel(LeavesTheModelInEval):
+    def on_eval_end(self, event, state):
+        for parameter in self.model.parameters():
+            parameter.requires_grad_(False)
+
+
+class ClearsTheMomentum(Counts):
+    def bind(self, *, model, optimizer):
+        self.optimizer = optimizer
+
+    def on_epoch_end(self, event, state):
+        self.optimizer.state.clear()
 
 
 class SilencesOthers(Counts):

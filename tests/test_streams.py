@@ -214,3 +214,10 @@ def test_there_are_as_many_cuts_as_asked_for_and_an_error_if_there_are_not_so_ma
     assert cuts == [0, 1]
     with pytest.raises(ValueError, match=r"min_cuts=3, but the run has only the places \[0, 1\]"):
         cut_points(1, min_cuts=3)
+
+
+@given(event_streams(broken=["back"]))
+def test_a_counter_goes_back_where_the_word_is_the_snapshots_and_not_the_events_own(stream):
+    """Failed on a step= behind checkpoint_saved, which has a field of that name."""
+    place = int(stream.broken.rpartition(" ")[2])
+    assert goes_back(stream[place - 1 : place + 1])

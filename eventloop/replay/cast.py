@@ -65,8 +65,11 @@ class Role:
         Raises:
             ValueError: what the class says of its arguments.
         """
+        kept = dict(self.settings)
+        if "mode" not in changes and changes.get("monitor", kept.get("monitor")) != kept.get("monitor"):
+            kept.pop("mode", None)  # it was that of the other metric
         try:
-            return self.kind(**{**self.settings, **changes})
+            return self.kind(**{**kept, **changes})
         except ValueError:
             raise
         except Exception as error:

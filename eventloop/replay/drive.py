@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from ..bus import Bus
 from ..events import (
-    CheckpointSaved,
     EpochBegin,
     EpochEnd,
     Event,
@@ -22,10 +21,11 @@ from ..events import (
     TrainEnd,
 )
 from ..failures import Failure
-from ..requests import Keep, Stop
+from ..requests import Stop
 from .cast import Cast, live_parts
 from .moments import RecordedEvent, RecordedInterrupt
 from .record import Record, Sitting
+from .rest import carry_out_rest, close_up_to_its_end, lost, unsettled
 from .stage import Cut, Stage, Time
 from .turns import Turn
 
@@ -97,16 +97,16 @@ class Drive:
     def _sittings(self) -> None:
         for sitting in self.record.sittings:
             last = sitting is self.record.sittings[-1]
-            self.stage.vote.cut = _never if last else self._lost(sitting)
+            self.stage.vote.cut = (unsettled if last else lost)(self.stage, sitting)
             if sitting is not self.record.sittings[0]:
                 self._resume(sitting)
             with contextlib.suppress(Cut):
                 for turn in sitting.turns:
                     if not self._do(turn):
                         return
-                if not last:
-                    self._rest(sitting)
-            if not last and self._stopped_anew():
+                if not sitting.ended:
+                    carry_out_rest(self.stage, sitting, open_ended=last)
+            if not (last and sitting.ended) and self._stopped_anew():
                 self.ended = "sooner"
                 return
         self.ended = "recorded" if self.record.ended else "open"
@@ -116,28 +116,6 @@ class Drive:
         stopped = self.stage.stopped
         granted = {(e.who, e.decided) for e in self.record.ledger if (e.request, e.fate) == ("Stop", "granted")}
         return stopped is not None and (stopped.who, self.stage.progress.step) not in granted
-
-    def _lost(self, sitting: Sitting) -> Callable[[], bool]:
-        """Whether the checkpoint has been made from which the next process goes on."""
-        saved = [step for kind, step in sitting.reactions if kind is CheckpointSaved]
-        place = CheckpointSaved, max(saved, default=-1)
-
-        def lost() -> bool:
-            turns = sitting.turns
-            done = not turns or self.stage.turn is turns[-1].moment
-            return done and self.stage.progress.step == place[1] and not self.stage.has(CheckpointSaved)
-
-        return lost
-
-    def _rest(self, sitting: Sitting) -> None:
-        """What came behind the last turn of a process whose further work was lost."""
-        stage = self.stage
-        if not stage.has(CheckpointSaved):
-            return
-        if stage.course.epoch_open:
-            stage.course.boundary()
-        else:
-            stage.course.finish()
 
     def _resume(self, sitting: Sitting) -> None:
         """The next process goes on; the deciders, whose memory is whole, hear nothing of it."""
@@ -152,8 +130,7 @@ class Drive:
                 stage.progress.adopt(control, state)
                 stage.ledger.file(control, TrainBegin(resumed=True), max(state.step, state.update))
         if stage.over() or (stage.position.completed and not stage.limits.another_epoch(stage.progress.epoch)):
-            for asked in [a for a in stage.ledger.pending if isinstance(a.request, Keep)]:
-                stage.keep(asked)
+            stage.keep_pending()
         else:
             stage.settle()
 
@@ -261,6 +238,8 @@ class Drive:
 
     def _before_the_end(self, turn: Turn) -> bool:
         """The boundary before an error; False if a stop has kept the run from it."""
+        if turn.closing:
+            close_up_to_its_end(self.stage, turn.closing)
         if turn.boundary and self.stage.course.epoch_open:
             self.stage.course.boundary()
             if self.stage.over() and not turn.over:
@@ -281,10 +260,6 @@ _ACTS: Final[Mapping[type[Event], Callable[[Drive, Turn], bool]]] = {
     TrainEnd: Drive._train_end,
     RecordedEvent: Drive._published,
 }
-
-
-def _never() -> bool:
-    return False
 
 
 @contextlib.contextmanager

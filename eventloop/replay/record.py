@@ -31,6 +31,7 @@ class Sitting:
         handlers: for each event who hears it, in running order.
         turns: what the loop did, in order.
         rest: the rows behind the last turn.
+        closing: whether they came of closing an epoch whose epoch_end is not there.
         reactions: evaluations and checkpoints by event class and step.
         saves: for each step how its saves went: None is well, a text is the error.
     """
@@ -40,6 +41,7 @@ class Sitting:
     handlers: Mapping[str, list[dict[str, Any]]]
     turns: list[Turn] = field(default_factory=list)
     rest: list[Row] = field(default_factory=list)
+    closing: bool = False
     reactions: dict[tuple[type[Event], int], list[Moment]] = field(default_factory=dict)
     saves: dict[int, list[str | None]] = field(default_factory=dict)
 
@@ -47,6 +49,11 @@ class Sitting:
     def limits(self) -> dict[str, Any]:
         """The limits of its loop."""
         return {name: self.loop[name] for name in LIMITS}
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to its train_end."""
+        return bool(self.turns) and self.turns[-1].moment.name == "train_end"
 
     def moments(self) -> Iterator[Moment]:
         """Every one, turns and reactions."""
@@ -97,7 +104,7 @@ class Record:
         self.requests: dict[str, set[str]] = {}
         for who, kind, _ in (asked for moment in moments for asked in moment.asked):
             self.requests.setdefault(who, set()).add(kind)
-        self.ended = bool(self.sittings[-1].turns) and self.sittings[-1].turns[-1].moment.name == "train_end"
+        self.ended = self.sittings[-1].ended
 
     def _read(self, rows: Iterable[Row]) -> None:
         turns: Turns | None = None
@@ -137,7 +144,7 @@ class Record:
             else:
                 turns.add(moment)
         if turns is not None:
-            self.sittings[-1].rest = turns.close()
+            self.sittings[-1].rest, self.sittings[-1].closing = turns.close(), turns.closing()
 
     def _begin(self, moment: Moment, row: Row, saving: Saving) -> None:
         if row["resumed"] and not self.sittings:
@@ -215,6 +222,8 @@ def _refuse_incomplete(stream: Stream) -> None:
         raise ValueError(f"{stream.path}: {stream.cut} rows are missing, which somebody has taken out of it")
     if stream.truncated:
         raise ValueError(f"{stream.path} was truncated at its size limit: a replay would guess what came after")
+    if stream.lacks:
+        raise ValueError(f"{stream.path} lacks {stream.lacks}: a replay would guess")
 
 
 def _callbacks(path: Path) -> list[dict[str, dict[str, Any]]]:

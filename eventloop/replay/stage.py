@@ -12,6 +12,7 @@ from ..checkpoint import Checkpoint
 from ..course import Course
 from ..events import (
     CheckpointSaved,
+    EpochEnd,
     EvalBegin,
     EvalEnd,
     Event,
@@ -26,11 +27,11 @@ from ..ledger import Asked, Entry, Ledger
 from ..limits import Limits
 from ..progress import HELD, MICRO, SAMPLES, TOTAL, Groups, Progress
 from ..ranks import Alone
-from ..requests import SetLR
+from ..requests import Keep, SetLR
 from ..run import Run
 from ..scripted import NoFolder, Rates, ScriptedEvaluation, ScriptedWindow, Standing, Still
 from ..telling import Teller
-from .moments import Moment, RecordedError, RecordedInterrupt
+from .moments import Moment, RecordedError, RecordedInterrupt, Row
 from .record import REACTIONS, Record, Sitting
 
 
@@ -70,6 +71,7 @@ class Stage(Run):
         entries: the ledger, whole.
         evaluated: the steps of the evaluations made, in order.
         live: the names of the deciders.
+        rest: the rows behind the last turn of the record while they are carried out: nothing is done behind them.
         unknown: what the record cannot tell, in sentences.
     """
 
@@ -81,6 +83,7 @@ class Stage(Run):
         self.entries: list[Entry] = []
         self.evaluated: list[int] = []
         self.live: frozenset[str] = frozenset()
+        self.rest: list[Row] | None = None
         self.strayed = False  # a decider has set another rate than in the record
         self.unknown: dict[str, None] = {}
         self._seen: Counter[tuple[type[Event], int]] = Counter()
@@ -104,8 +107,14 @@ class Stage(Run):
         self.window = ScriptedWindow(progress.groups, loop["accumulate"])
         self.course = Course(self, self.window, loop["eval_every"], Budget(bus, None), Still())
 
+    def keep_pending(self) -> None:
+        """Carry out every Keep, and nothing else."""
+        for asked in [a for a in self.ledger.pending if isinstance(a.request, Keep)]:
+            self.keep(asked)
+
     def next_sitting(self, sitting: Sitting) -> None:
         """Another process goes on: what was pending is lost, and what was said is said again."""
+        self.keep_pending()  # the deciders' memory is whole: they will not ask for it again
         self.sitting, self.limits = sitting, Limits(**sitting.limits)
         self._seen.clear()
         self._tried.clear()
@@ -123,12 +132,14 @@ class Stage(Run):
 
     def tell(self, event: Event) -> Control:
         """Publish with what the record has for it."""
+        if self.rest and isinstance(event, EpochEnd):
+            raise Cut
         self._prepare(event)
-        if not self.bus.hears(type(event), self.progress.fields):
-            return NOTHING
-        control = self._tell(event)
+        control = self._tell(event) if self.bus.hears(type(event), self.progress.fields) else NOTHING
         if control.failures:
             control.raise_failures()
+        if self.rest and self.rest[-1]["event"] == event.name and not self.has(type(event)):
+            raise Cut
         return control
 
     def tell_quietly(self, event: Event) -> Control:
@@ -218,6 +229,8 @@ class Stage(Run):
         """Evaluate, if the record knows what came of it."""
         step = self.progress.step
         if self.evaluation.function is not None and self.position.evaluated_at != step and not self.has(EvalBegin):
+            if self.rest is not None:
+                raise Cut
             self.position.evaluated_at = step
             self.note(f"an evaluation at update {step}, where none was recorded")
             return "no evaluation was recorded here"
@@ -226,7 +239,7 @@ class Stage(Run):
     def _evaluation(self) -> Mapping[str, float]:
         step = self.progress.step
         if not self.has(EvalEnd):
-            raise self.ending()
+            raise self.ending() if self.rest is None or self.sitting.ended else Cut
         self.evaluated.append(step)
         return self.sitting.reactions[EvalEnd, step][self._seen[EvalEnd, step]].own
 
@@ -247,6 +260,10 @@ class Stage(Run):
 
     def save(self, asked: list[Asked]) -> str | None:
         """Note a checkpoint; the loop's own last save fails where it has failed."""
+        step = self.progress.step
+        failing = self._tried[step] < len(self.sitting.saves.get(step, ()))
+        if self.rest is not None and not (failing or self.has(CheckpointSaved)):
+            raise Cut
         fails = self.turn is not None and self.turn.name == "run_failed" and not self.has(CheckpointSaved)
         if fails and [a.who for a in asked] == ["Loop"]:
             raise self.ending()

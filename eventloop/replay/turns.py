@@ -21,6 +21,7 @@ class Turn:
     Attributes:
         boundary: whether requests were carried out between the turn before and this one.
         over: whether no further update could begin by then.
+        closing: of a run_failed or train_end: the rows before it, if they came of closing an epoch that did not end.
         leaving: of an epoch_end: no epoch followed because the body had left.
         finishing: of a run_failed: it came of the last evaluation or the last save; of a train_end: nobody had stopped
             the run before these.
@@ -29,6 +30,7 @@ class Turn:
     moment: Moment
     boundary: bool
     over: bool
+    closing: list[Row] | None = None
     leaving: bool = False
     finishing: bool = False
 
@@ -59,6 +61,8 @@ class Turns:
         last = self.done[-1].moment if self.done else None
         turn = Turn(moment, False, self._over(moment.step))
         turn.boundary = self._boundary(last, turn)
+        if moment.kind in (RunFailed, TrainEnd) and self.closing():
+            turn.boundary, turn.closing = False, self._gap
         if moment.kind is RunFailed and last is not None and last.kind is EpochEnd:
             turn.finishing = any(_is_finish(row) for row in self._gap)
         if moment.kind is TrainEnd and not self._was_stopped:
@@ -88,8 +92,26 @@ class Turns:
             self.done[-1].leaving = True
         return self._gap
 
+    def closing(self) -> bool:
+        """Whether the rows behind the last turn came of closing the epoch, where saves wait.
+
+        It shows by an evaluation that no boundary makes: one that nobody asked for, and that is not due by updates.
+        """
+        last = self.done[-1].moment if self.done else None
+        gap = self._gap
+        begun = next((i for i, row in enumerate(gap) if row["event"] == "eval_begin"), None)
+        if last is None or last.kind is EpochEnd or begun is None or any(map(_saves, gap)):
+            return False
+        if self._due(last.step):  # a boundary evaluates before it looks at requests
+            return any(map(settles, gap[:begun]))
+        return not any(asked[1] == "Evaluate" for asked in self._pending)
+
+    def _due(self, step: int) -> bool:
+        every = self._loop["eval_every"]
+        return isinstance(every, int) and step // every > self._evaluated // every
+
     def _look_behind(self) -> None:
-        if any(map(_settles, self._gap)):
+        if any(map(settles, self._gap)):
             self._pending = []
         self._evaluated = max([row["step"] for row in self._gap if row["event"] == "eval_begin"] + [self._evaluated])
 
@@ -99,7 +121,7 @@ class Turns:
 
     def _boundary(self, last: Moment | None, turn: Turn) -> bool:
         kind = turn.moment.kind
-        settled = any(map(_settles, self._gap))
+        settled = any(map(settles, self._gap))
         if kind is StepBegin:
             return last is not None and (last.kind is StepEnd or settled or not self._pending)
         if kind is EpochEnd:
@@ -114,12 +136,11 @@ class Turns:
     def _before_close(self, turn: Turn) -> bool:
         """Whether a boundary came before the epoch was closed, which has a settling of its own but saves later."""
         gap = self._gap
-        if any(row["event"] == "checkpoint_saved" or (_settles(row) and _is(row, "Save")) for row in gap):
+        if any(map(_saves, gap)):
             return True
         if any(asked[1] == "Save" for asked in self._pending):
             return False
-        every, step = self._loop["eval_every"], turn.moment.step
-        if isinstance(every, int) and step // every > self._evaluated // every:
+        if self._due(turn.moment.step):
             # A boundary evaluates before it looks at requests, and then at those of the evaluation first.
             asked = _first(gap, UPDATE, but="Evaluate")
             begun = next((i for i, row in enumerate(gap) if row["event"] == "eval_begin"), None)
@@ -149,7 +170,7 @@ def _pending(moment: Moment) -> list[list[Any]]:
 
 def _first(gap: list[Row], at: tuple[str, ...], *, but: str) -> int | None:
     """The first fate in a gap of a request that was made there, of any class but this one."""
-    fates = (i for i, row in enumerate(gap) if row.get("at") in at and row["request"] != but and _settles(row))
+    fates = (i for i, row in enumerate(gap) if row.get("at") in at and row["request"] != but and settles(row))
     return next(fates, None)
 
 
@@ -157,11 +178,15 @@ def _is(row: Row, *kinds: str) -> bool:
     return row["event"] == "request" and row["request"] in kinds
 
 
-def _settles(row: Row) -> bool:
+def settles(row: Row) -> bool:
     """Whether the row tells that requests were carried out: others are decided where they are asked."""
     if row["event"] != "request":
         return True
     return row["fate"] in ("granted", "refused") and row["request"] != "SkipUpdate"
+
+
+def _saves(row: Row) -> bool:
+    return row["event"] == "checkpoint_saved" or (settles(row) and _is(row, "Save"))
 
 
 def _is_finish(row: Row) -> bool:

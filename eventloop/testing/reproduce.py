@@ -78,7 +78,7 @@ def _working(
     try:
         space: dict[str, Any] = {"__name__": "snippet", "options": given}
         whole = f"{code}\ntold = dict({options.removeprefix(', ')})"
-        exec(compile(whole, "snippet", "exec", dont_inherit=True), space)  # without this module's own annotations
+        names.execute(whole, space)
         shown = shows(space["callbacks"], space["told"])
     except Exception as error:  # whatever a class does when it is built at another place than its own
         return "", f"built anew, the callbacks raise {told(error)}"
@@ -94,7 +94,7 @@ class Expressions:
         self._imports: dict[str, set[str]] = {}
         self._modules: dict[str, None] = {}
         self._sources: dict[str, None] = {}
-        self._written: set[str] = set()
+        self._written: dict[str, Any] = {}
         self._lines: list[str] = []
 
     def factory(self, function: str) -> str:
@@ -111,6 +111,18 @@ class Expressions:
             f"from {module} import {', '.join(sorted(names))}\n" for module, names in sorted(imports.items())
         )
         return "\n\n".join(["".join(self._modules) + head, *self._sources, body])
+
+    def execute(self, code: str, space: dict[str, Any]) -> None:
+        """Execute what `factory` gave, in a namespace.
+
+        A class of an event, or with one in it, is not defined again but taken as it is: with two of a name no bus
+        knows which is meant.
+        """
+        taken = {what.__name__: what for what in self._written.values() if _has_event(what)}
+        tree = ast.parse(code)
+        tree.body = [node for node in tree.body if not (isinstance(node, ast.ClassDef) and node.name in taken)]
+        space.update(taken)
+        exec(compile(tree, space["__name__"], "exec", dont_inherit=True), space)  # without this module's annotations
 
     def options(self, given: Mapping[str, Any]) -> tuple[str, str]:
         """Keywords as they are written behind another argument, or ``**options`` and what stands in the way."""
@@ -153,7 +165,7 @@ class Expressions:
             self._imports.setdefault(module, set()).add(name.partition(".")[0])
             return name
         if name not in self._written:
-            self._written.add(name)  # before what it uses: two may use each other
+            self._written[name] = what  # before what it uses: two may use each other
             for base in getattr(what, "__bases__", ()):
                 if base is not object:
                     self._known(base)
@@ -216,6 +228,12 @@ class Expressions:
         except (ValueError, SyntaxError):
             raise CannotTell(f"{text} is no literal") from None
         return text
+
+
+def _has_event(what: Any) -> bool:
+    """Whether this is the class of an event, or a class with one in it."""
+    kinds = [what, *vars(what).values()] if isinstance(what, type) else []
+    return any(isinstance(kind, type) and issubclass(kind, eventloop.Event) for kind in kinds)
 
 
 def _source(what: Any) -> str:

@@ -163,7 +163,9 @@ def _counted(items: list[str], start: TrainState) -> dict[int, dict[str, int]]:
     """For each event the counters that its snapshot can have less of than the one before, with their values there."""
     stream, found = Stream(" ".join(items), start), {}
     for i, (_, before) in enumerate(stream[:-1], 1):
-        if counters := {name: getattr(before, name) for name in ("step", "epoch", "evals") if getattr(before, name)}:
+        own = getattr(stream[i][0], "step", None)  # a word step= is the event's own where it has such a field
+        names = ("epoch", "evals") if own is not None else ("step", "epoch", "evals")
+        if counters := {name: getattr(before, name) for name in names if getattr(before, name)}:
             found[i] = counters
     return found
 

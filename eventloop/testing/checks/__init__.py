@@ -5,7 +5,7 @@ from .cost import asked, slow_events, tensors
 from .isolation import changes
 from .standins import Cuts, Neighbour, Peer, Training, as_options, small_model
 from .state import sizes, state_faults
-from .trial import Answer, Answers, answers, assert_same
+from .trial import Answer, Answers, an_hour_on, answers, assert_same, shared
 
 __all__ = [
     "CHECKS",
@@ -18,6 +18,7 @@ __all__ = [
     "Peer",
     "Training",
     "Verdict",
+    "an_hour_on",
     "answers",
     "as_options",
     "asked",
@@ -26,6 +27,7 @@ __all__ = [
     "changes",
     "check_callback",
     "examine",
+    "shared",
     "sizes",
     "slow_events",
     "small_model",

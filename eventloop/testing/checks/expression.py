@@ -54,7 +54,7 @@ def expression_of(thing: object) -> Expression:
     arguments = ", ".join(f"{name}={_shown(value, lines)}" for name, value in changed.items())
     lines.add(f"from {kind.__module__} import {kind.__qualname__.partition('.')[0]}")
     found = Expression(tuple(sorted(lines)), f"{kind.__qualname__}({arguments})")
-    if _works(found, kind):
+    if _works(found, kind, Expressions(())):
         return found
     return UNKNOWN._replace(why=f"{found.call} does not make it")
 
@@ -63,14 +63,19 @@ def _written_out(thing: object) -> Expression:
     """The same for a class that nobody can import: with its source, and whatever that uses."""
     kind = type(thing)
     try:
-        code = Expressions([thing]).factory("FakeLoop")
+        names = Expressions([thing])
+        code = names.factory("FakeLoop")
     except CannotTell as error:
         return UNKNOWN._replace(why=str(error))
     *body, factory = _statements(code)
     imports = [line for line in body if line.startswith(("import ", "from "))]
     call = factory.partition(" = ")[2].rpartition("\n")[0]
     found = Expression(tuple(imports), call, tuple(text for text in body if text not in imports))
-    return found if _works(found, kind) else UNKNOWN._replace(why=f"{kind.__name__} cannot be made outside its place")
+    return (
+        found
+        if _works(found, kind, names)
+        else UNKNOWN._replace(why=f"{kind.__name__} cannot be made outside its place")
+    )
 
 
 def _statements(code: str) -> list[str]:
@@ -120,11 +125,11 @@ def _shown(value: Any, imports: set[str]) -> str:
     return repr(value)
 
 
-def _works(expression: Expression, kind: type) -> bool:
+def _works(expression: Expression, kind: type, names: Expressions) -> bool:
     space: dict[str, Any] = {"__name__": "pasted"}
     try:
         code = "\n".join([*expression.imports, *expression.definitions])
-        exec(compile(code, "pasted", "exec", dont_inherit=True), space)  # without this module's own annotations
+        names.execute(code, space)
         made = eval(expression.call, space)  # of reprs, or of the source that was read
     except Exception:
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .subject import Finding, Subject
+from .subject import TWICE, Finding, Subject
 from .trial import answers, is_of
 
 
@@ -19,8 +19,8 @@ def keys(subject: Subject) -> Finding | None:
     """
     first, second = subject.alone.keys, subject.again.keys
     if first != second:
-        body = "first, second = answers(loop(make())), answers(loop(make()))\nassert first.keys == second.keys"
-        return Finding(f"in two equal runs it reports {first} and {second}", body)
+        told = f"in two equal runs it reports {first} and {second}"
+        return Finding(told, f"{TWICE}assert first.keys == second.keys")
     blank = [key for key in first if not key or key.split() != [key]]
     if blank:
         body = "for key in answers(loop(make())).keys:\n    assert key.split() == [key], key"

@@ -106,7 +106,8 @@ def changes_nothing(subject: Subject) -> Finding | None:
     ``touches_model = True``, at eval_begin, eval_end and train_end. A draw from the global random generators changes
     the data that the training sees.
 
-    Failed on `ChangesTheEvent` (``object.__setattr__``), on `SetsTheRateByHand` and on a draw from ``random``.
+    Failed on `ChangesTheEvent` (``object.__setattr__``), on `SetsTheRateByHand`, on a draw from ``random``, on a model
+    that is left in ``eval()`` or frozen, and on an optimizer whose state is cleared.
     """
     if found := changes(subject.loop(subject.make())):
         return Finding(found[0], "found = changes(loop(make()))\nassert not found, found")
@@ -157,17 +158,32 @@ def _live(live: dict[str, Any]) -> dict[str, Any]:
     """The model, the optimizer's settings and the random states, as values that can be compared."""
     optimizer, model = live.get("optimizer"), live.get("model")
     groups = [{k: repr(v) for k, v in g.items() if k != "params"} for g in getattr(optimizer, "param_groups", ())]
+    moments = [_plain(kept) for kept in getattr(optimizer, "state", {}).values()]
     drawn: list[object] = [random.getstate()]
     if (numpy := sys.modules.get("numpy")) is not None:
         _, keys, *place = numpy.random.get_state()
         drawn.append((keys.tobytes(), place))
     if (torch := sys.modules.get("torch")) is not None:
         drawn.append(torch.get_rng_state().numpy().tobytes())
-    return {"the model": _weights(model), "the optimizer's settings": groups, "a global random state": drawn}
+    return {
+        "the model": _weights(model),
+        "the optimizer's settings": groups,
+        "the optimizer's state": moments,
+        "a global random state": drawn,
+    }
+
+
+def _plain(kept: Any) -> str:
+    """What an optimizer keeps of a parameter, as text."""
+    return repr({key: value.tolist() if hasattr(value, "tolist") else value for key, value in kept.items()})
 
 
 def _weights(model: Any) -> list[Any]:
     if not hasattr(model, "named_parameters"):
         return []
-    grads = [(name, None if p.grad is None else p.grad.tolist()) for name, p in model.named_parameters()]
-    return [*grads, *((name, repr(value.tolist())) for name, value in model.state_dict().items())]
+    modes = [(name, module.training) for name, module in model.named_modules()]
+    grads = [
+        (name, p.requires_grad, None if p.grad is None else repr(p.grad.tolist()))
+        for name, p in model.named_parameters()
+    ]
+    return [*modes, *grads, *((name, repr(value.tolist())) for name, value in model.state_dict().items())]

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from ...bus import Bus
 from .standins import AHEAD, BEHIND, Does, Neighbour, Peer
-from .subject import Finding, Subject
-from .trial import answers, difference
+from .subject import TWICE, Finding, Subject
+from .trial import answers, difference, shared
 
 
 def repeats(subject: Subject) -> Finding | None:
     """Two equal runs get equal answers: nothing is drawn at random, nor taken from the wall clock or the process.
 
-    A run that cannot be repeated cannot be debugged, nor resumed exactly. Another key each time is for ``keys``.
+    A run that cannot be repeated cannot be debugged, nor resumed exactly. Another key each time is for ``keys``. In the
+    second run the clocks of the module ``time`` go on by an hour after the first call; who has taken a function out of
+    that module (``from time import time``) is not seen. What all objects of a class have in common, a list on the class
+    or a mutable default of ``__init__``, stays as it is.
 
-    Failed on `TossesACoin`, which asks for an evaluation now and then.
+    Failed on `TossesACoin`, which asks for an evaluation now and then, on one that stops after half an hour, and on one
+    that appends to a list of its class.
     """
+    before, after = subject.shared, shared(type(subject.make())) if subject.alone.calls else subject.shared
+    if changed := [name for name in after if before.get(name) != after[name]]:
+        told = f"a run has changed {changed[0]}, which all objects of the class share: make a new one in __init__"
+        body = "before = shared(type(make()))\nanswers(loop(make()))\nassert shared(type(make())) == before"
+        return Finding(told, body)
     if subject.alone.keys != subject.again.keys:
         return None
     if unlike := difference(subject.alone.lines, subject.again.lines):
-        body = "first, second = answers(loop(make())), answers(loop(make()))\nassert_same(first.lines, second.lines)"
-        return Finding(f"in two equal runs {unlike}", body)
+        return Finding(f"in two equal runs {unlike}", f"{TWICE}assert_same(first.lines, second.lines)")
     return None
 
 

@@ -41,9 +41,9 @@ class Training:
 
     priority = AHEAD
 
-    def bind(self, *, model: Any) -> None:
-        """Take hold of the model."""
-        self._model = model
+    def bind(self, *, model: Any, optimizer: Any = None) -> None:
+        """Take hold of the model, and of its optimizer if there is one."""
+        self._model, self._optimizer = model, optimizer
 
     def on_gradients_ready(self, event: GradientsReady, state: TrainState) -> None:
         """The gradients of this update are there."""
@@ -56,9 +56,12 @@ class Training:
         """The weights have moved, unless the update was skipped."""
         import torch
 
+        steps = hasattr(self._optimizer, "step")
+        if steps and not event.skipped:
+            self._optimizer.step()
         with torch.no_grad():
             for parameter in self._model.parameters():
-                if not event.skipped and parameter.grad is not None:
+                if not steps and not event.skipped and parameter.grad is not None:
                     parameter -= 0.1 * parameter.grad
                 parameter.grad = None
 

@@ -23,7 +23,10 @@ def state(subject: Subject) -> Finding | None:
     There is no pickle in a checkpoint. ``state_dict`` and ``load_state_dict`` come together; one that raises, or gives
     an object, costs the whole checkpoint.
 
-    Failed on `KeepsASet`, whose state holds a ``set``, and on a ``state_dict`` without its ``load_state_dict``.
+    What was given stays as it is: a checkpoint may be written later.
+
+    Failed on `KeepsASet`, whose state holds a ``set``, on a ``state_dict`` without its ``load_state_dict``, and on one
+    that gives the dict that it goes on changing.
     """
     there = [name for name in ("state_dict", "load_state_dict") if hasattr(subject.sample, name)]
     if len(there) == 1:
@@ -38,11 +41,15 @@ def state_faults(loop: FakeLoop, who: int = 0) -> list[str]:
     """Run a `FakeLoop`, take the state of one callback after each of its calls, and list what is wrong with it."""
     name, thing = loop.bus.objects[who]
     found: list[str] = []
+    given: list[tuple[Any, str, str]] = []
 
     def around(owner: Any, call: Any, event: Any, state: Any) -> Any:
-        answer = call(event, state)
-        if fault := _fault(name, thing):
-            found.append(f"after {event.name} of step {state.step}: {fault}")
+        answer, when = call(event, state), f"after {event.name} of step {state.step}"
+        if fault := _fault(name, thing) or _lent(name, given):
+            found.append(f"{when}: {fault}")
+        else:
+            kept = thing.state_dict()
+            given[:] = [(kept, _text(name, kept), when)]
         return answer
 
     if fault := _fault(name, thing):
@@ -59,6 +66,19 @@ def _fault(name: str, thing: Any) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "" if _equal(given, back) else f"the state is {given!r}, and {back!r} when it comes back"
+
+
+def _lent(name: str, given: list[tuple[Any, str, str]]) -> str:
+    """What is wrong with a state that was given before: it has changed since."""
+    for kept, text, when in given:
+        if (now := _text(name, kept)) != text:
+            return f"the state that it gave {when} was {text} and has become {now}: let state_dict() give a copy"
+    return ""
+
+
+def _text(name: str, kept: Any) -> str:
+    """A state without its tensors and arrays, which may be the live ones as they are in PyTorch."""
+    return json.dumps(pack(kept, name, {}))
 
 
 def _equal(one: Any, other: Any) -> bool:

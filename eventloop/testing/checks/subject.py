@@ -18,7 +18,7 @@ from .expression import UNKNOWN, Expression, expression_of, parsed
 from .options import check_options
 from .series import FEW, ROUNDS, courses, main_script
 from .standins import Training, as_options, small_model
-from .trial import Answers, answers
+from .trial import Answers, an_hour_on, answers, shared
 from .wanted import Asked, could_answer, counts_updates, longest_wait, metric_settings, told, with_what_it_asks
 
 _MEMORY: Final = Path("/dev/shm")  # syncing a hundred checkpoints to a disk takes minutes
@@ -26,8 +26,19 @@ WAIT: Final = 64  # the longest patience that a run is made longer for; the time
 WAIT_ON_DISK: Final = 16
 BUDGET: Final = 10.0
 _KIT: Final = (
-    *("Cuts", "Neighbour", "Peer", "Training", "answers", "as_options", "asked", "assert_same", "changes"),
-    *("check_callback", "sizes", "slow_events", "small_model", "state_faults", "tensors"),
+    *(
+        "Cuts",
+        "Neighbour",
+        "Peer",
+        "Training",
+        "an_hour_on",
+        "answers",
+        "as_options",
+        "asked",
+        "assert_same",
+        "changes",
+    ),
+    *("check_callback", "shared", "sizes", "slow_events", "small_model", "state_faults", "tensors"),
 )
 _HOMES: Final = {
     "from eventloop import": ("Bus",),
@@ -40,6 +51,10 @@ _HOMES: Final = {
 }
 
 
+TWICE: Final = (
+    "first = answers(loop(make()))\nwith an_hour_on() as goes_on:\n    second = answers(loop(make()), around=goes_on)\n"
+)
+"""Two equal runs, for a snippet."""
 _CANNOT: Final = "# this cannot be pasted as it stands; do here what your factory does"
 _STUB: Final = 'raise NotImplementedError("make your callback here")'
 
@@ -70,6 +85,7 @@ class Subject:
 
     Attributes:
         taken: milliseconds of a median call by event, once they were measured.
+        shared: what all objects of its class had in common before the first run, once there is a sample.
     """
 
     def __init__(
@@ -97,11 +113,14 @@ class Subject:
         self._folders: list[Path] = []
         self._found: dict[str, Finding | None] = {}
         self.taken: dict[str, float] = {}
+        self.shared: dict[str, str] = {}
 
     @cached_property
     def sample(self) -> Any:
         """One that is never run."""
-        return self.make()
+        thing = self.make()
+        self.shared = shared(type(thing))
+        return thing
 
     @property
     def name(self) -> str:
@@ -208,8 +227,10 @@ class Subject:
 
     @cached_property
     def again(self) -> Answers:
-        """What another one answers in the same run."""
-        return answers(self.loop(self.make()))
+        """What another one answers in the same run, at another time of day."""
+        loop = self.loop(self.make())
+        with an_hour_on() as goes_on:
+            return answers(loop, around=goes_on)
 
     @cached_property
     def idle(self) -> str:

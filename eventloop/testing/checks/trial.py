@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from ...subscription import Subscription
     from ..fake_loop import FakeLoop
 
+_CLOCKS: Final = ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns")
+_MUTABLE: Final = (list, dict, set, bytearray, deque)
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -141,6 +145,53 @@ def is_of(who: Subscription, thing: object) -> bool:
     return who.owner is thing or getattr(who.handler, "__self__", None) is thing
 
 
+@contextlib.contextmanager
+def an_hour_on() -> Iterator[Around]:
+    """Give what stands around each call of a run; after the first one the clocks of ``time`` go on by an hour.
+
+    They are right again behind the block. Functions that were taken out of that module before are not reached.
+    """
+    real = {name: getattr(time, name) for name in _CLOCKS}
+    ahead = 0
+
+    def shifted(name: str) -> Callable[[], Any]:
+        unit = 1_000_000_000 if name.endswith("_ns") else 1
+        return lambda: real[name]() + unit * ahead
+
+    def around(who: Subscription, call: Callable[[Any, Any], Any], event: Any, state: Any) -> Any:
+        nonlocal ahead
+        try:
+            return call(event, state)
+        finally:
+            ahead = 3600
+
+    for name in real:
+        setattr(time, name, shifted(name))
+    try:
+        yield around
+    finally:
+        for name, function in real.items():
+            setattr(time, name, function)
+
+
+def shared(kind: type) -> dict[str, str]:
+    """What the objects of a class have in common and could change, as text by name: lists, dicts and sets.
+
+    These are attributes of the class and of its bases, and defaults of their ``__init__``.
+    """
+    found: dict[str, str] = {}
+    for base in kind.__mro__:
+        init = vars(base).get("__init__")
+        defaults = [
+            *(getattr(init, "__defaults__", None) or ()),
+            *(getattr(init, "__kwdefaults__", None) or {}).values(),
+        ]
+        values = {name: value for name, value in vars(base).items() if not name.startswith("__")}
+        values |= {f"__init__'s default {i}": value for i, value in enumerate(defaults, 1)}
+        found |= {f"{base.__name__}.{name}": repr(v) for name, v in values.items() if isinstance(v, _MUTABLE)}
+    return found
+
+
 def difference(expected: Sequence[str], found: Sequence[str]) -> str:
     """Where two lists of answers part, in two lines; nothing if they are equal."""
     for place, (right, there) in enumerate(zip_longest(expected, found), 1):
@@ -175,7 +226,7 @@ def quiet() -> Iterator[None]:
 def _told(answer: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Each request of an answer as text, with the keys that it reports."""
     if isinstance(answer, Control):
-        answer = [reply.request for reply in answer.requests]
+        return  # of an event that it has published: what it answered there is noted already, the rest is others'
     for request in answer if isinstance(answer, list | tuple) else [answer]:
         if isinstance(request, Report):
             pairs = ", ".join(f"{key}={_number(value)}" for key, value in request.metrics.items())
