@@ -259,10 +259,11 @@ def test_a_replay_loads_no_torch_where_the_deciders_need_none(tmp_path):
     )
     program = (
         "import sys; from eventloop.replay import replay; played = replay(sys.argv[1], {'EarlyStopping.patience': 1})\n"
-        "assert played.stopped_at == 3, played\n"
-        "assert not {'torch', 'click', 'hypothesis'} & sys.modules.keys()"
+        "print(played.stopped_at, sorted({'torch', 'click', 'hypothesis'} & sys.modules.keys()))"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, cwd=Path(__file__).parent.parent)
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, check=True, cwd=Path(__file__).parent.parent, capture_output=True, text=True)
+    assert done.stdout == "3 []\n"
 
 
 def test_a_short_journal_is_refused_and_it_is_said_how_to_record_a_full_one(tmp_path):
