@@ -17,6 +17,7 @@ from .errors import (
     EventLoopError,
     PublishCycleError,
     ReplyError,
+    ResumeError,
     StaleMetricError,
 )
 from .events import (
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
     from .evaluation import mean_over
     from .fit import fit
     from .loop import Loop
-    from .parts import unwrap
+    from .model import unwrap
     from .result import Result
+    from .resume import Resumed
     from .rows import read_metrics
     from .stream import read_stream
     from .totals import Totals
@@ -58,11 +60,12 @@ _LAZY = {
     "Loop": "loop",
     "fit": "fit",
     "Result": "result",
+    "Resumed": "resume",
     "read_metrics": "rows",
     "read_stream": "stream",
     "Totals": "totals",
     "mean_over": "evaluation",
-    "unwrap": "parts",
+    "unwrap": "model",
 }
 
 __all__ = [
@@ -94,6 +97,8 @@ __all__ = [
     "Report",
     "Request",
     "Result",
+    "ResumeError",
+    "Resumed",
     "RunFailed",
     "Save",
     "SetLR",

@@ -270,6 +270,13 @@ class Bus(Dispatcher):
         """Close every object that was started, in reverse order, each once; an error there is a failure, not raised."""
         self._roster.close(lambda name, error: self.record(Failure(name, "close", step, error)))
 
+    def persist(self) -> None:
+        """Ask every object that has ``persist()`` to see to it that what it was told by now is on disk.
+
+        A checkpoint asks for this before it is committed, from the thread that writes it; an error in one is logged.
+        """
+        self._roster.persist()
+
     def state_dict(self) -> dict[str, Any]:
         """The state of every attached object under its key, and where each filter looked last."""
         filters = {_key(s): s.filter.state_dict() for s in self._subscriptions() if s.filter is not None}
@@ -286,7 +293,16 @@ class Bus(Dispatcher):
     def load_state_dict(self, state: Mapping[str, Any]) -> LoadReport:
         """Load what `state_dict` gave, in place; publish ``TrainBegin(resumed=True)`` afterwards."""
         self._filters = dict(state.get("filters", {}))
-        return self._roster.load_state_dict(state.get("callbacks", {}))
+        report = self._roster.load_state_dict(state.get("callbacks", {}))
+        if self.run is None:  # a loop tells of it, and of all its other parts, in one report
+            report.log()
+        return report
+
+    def match(self, state: Mapping[str, Any]) -> LoadReport:
+        """What would come of loading a state, the handlers whose ``every`` goes on among the restored."""
+        found = self._roster.match(state.get("callbacks", {}))
+        filters = [key for s in self._subscriptions() if s.filter is not None and (key := _key(s)) in state["filters"]]
+        return found._replace(restored=(*found.restored, *filters))
 
     def __repr__(self) -> str:
         names = ", ".join(dict.fromkeys(s.name for s in self._subscriptions()))

@@ -29,6 +29,18 @@ def check_numbers(accumulate: object, clip_norm: object, eval_every: object, res
         raise ValueError(f"resume={resume!r} needs a run_dir")
 
 
+def check_choice(argument: str, value: object, choices: tuple[str, ...]) -> str:
+    """One of some words.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"{argument}={value!r} must be {', '.join(others)} or {last}")
+    return str(value)
+
+
 def check_parts(
     model: Any, optimizers: Mapping[str, Any], bus: object, callbacks: object, bind: Mapping[str, Any] | None
 ) -> None:

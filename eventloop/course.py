@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, TypeVar
+from typing import TypeVar
 
 from .budget import Budget
 from .evaluation import batch_size
 from .events import EpochBegin, EpochEnd, GradientsReady, StepBegin, StepEnd
 from .fold import NOTHING
 from .limits import sized
-from .log import logger
 from .progress import EPOCH, SAMPLES, TOTAL
-from .rng import RandomStates, samplers
+from .rng import RandomStates
 from .run import Run
+from .source import END, Reading, Source
 from .window import Window
 
 B = TypeVar("B")
-END: Final[Any] = object()
 STEP_BEGIN, GRADIENTS_READY = StepBegin(), GradientsReady()  # without a field, so nobody can spoil them for others
-UNREAD: Final[Any] = object()
 
 
 class Course:
@@ -37,7 +35,7 @@ class Course:
         self, run: Run, window: Window, eval_every: int | str | None, budget: Budget, random: RandomStates | None = None
     ) -> None:
         self.run, self.window, self.random = run, window, random or RandomStates()
-        self.progress = run.progress
+        self.progress, self._source = run.progress, Source(run.position, self.random)
         self.epoch_open = False
         self.exhausted = False  # the epoch's loader has given all it has
         self.last = False  # the batch in hand is the loader's last
@@ -45,6 +43,7 @@ class Course:
         self.drawing: set[object] = set()  # generators over batches or updates of this epoch that the body has not left
         self.undone = 0  # batches drawn since the last update
         self.worked = False  # an epoch was opened in this sitting
+        self.on_first_update: Callable[[], None] | None = None  # called once the next update has begun
         self._drawn = self._updated = 0  # of this epoch
         self._opener = ""  # "epochs", a "generator" outside of it, or a "call"
         self._fetched = False  # a generator has run in this epoch
@@ -64,7 +63,8 @@ class Course:
         position = self.run.position
         if position.resumed_at is None:
             self.progress.fields[EPOCH] += 1
-            position.batch = 0
+            position.batches = []
+        self._source.begin_epoch()
         position.completed = False
         self.epoch_open, self.exhausted, self.worked = True, False, True
         self._drawn = self._updated = 0
@@ -112,25 +112,6 @@ class Course:
         run.tell(EpochEnd(completed))
         run.settle()
 
-    def _source(self, loader: Iterable[B]) -> tuple[Iterator[B], int]:
-        """The loader's iterator, wound forward to where a resumed run stands, and how many batches it has given."""
-        for sampler in samplers(loader):
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(self.progress.epoch - 1)
-        self.plan(loader)
-        position, skip = self.run.position, self.run.position.resumed_at
-        position.resumed_at = None
-        if skip is None:
-            self.random.begin_epoch(loader)
-            return iter(loader), 0
-        with self.random.rewound(loader):
-            source = iter(loader)
-            passed = sum(1 for _ in zip(range(skip), source, strict=False))
-        logger().warning(f"wound the loader forward over {passed} batches of epoch {self.progress.epoch}")
-        if passed < skip:
-            logger().warning(f"{skip} were made before the checkpoint: the loader is another one, and data is left out")
-        return source, skip
-
     def plan(self, loader: object) -> None:
         """Learn from the first loader how many updates there will be."""
         if self.progress.fields[TOTAL] is None:
@@ -159,6 +140,9 @@ class Course:
         self.window.micro = 0
         self.progress.begin_update()
         self.run.tell(STEP_BEGIN)
+        if self.on_first_update is not None:
+            call, self.on_first_update = self.on_first_update, None
+            call()
 
     def make_update(self) -> None:
         """Use the window's gradients, unless a handler asks to skip the update."""
@@ -237,30 +221,34 @@ class Course:
 
     def draw(self, loader: Iterable[B]) -> Iterator[B]:
         """The batches of one loader; see `Loop.batches`."""
-        epoch = self.progress.epoch
-        source, drawn = self._source(loader)
-        length, following = sized(loader), UNREAD
-        self.exhausted = False
+        self.plan(loader)
+        reading = self._source.open(loader, self.progress.epoch, saves=self.run.folder is not None)
+        try:
+            yield from self._turns(reading, sized(loader))
+        finally:
+            reading.leave()
+
+    def _turns(self, reading: Reading[B], length: int | None) -> Iterator[B]:
+        epoch, self.exhausted = self.progress.epoch, reading.over
+        if reading.over:  # before the checkpoint
+            return
         while True:
             if self.progress.epoch != epoch or not self.epoch_open:
                 raise RuntimeError(f"this iterator is of epoch {epoch}; call loop.batches(loader) again")
-            if drawn == length and following is UNREAD and not self.window.open:
-                following = next(source, END)  # a length may be wrong
-            at_end = following is END
+            if reading.drawn == length and not self.window.open:
+                reading.peek()  # a length may be wrong
             if not self.window.open:
-                if not at_end:  # at a known end the epoch's own boundary comes
+                if not reading.at_end:  # at a known end the epoch's own boundary comes
                     self.boundary()
                 if self.run.over():
-                    self.exhausted = at_end
+                    self.exhausted = reading.at_end and reading.take() is END
                     return
-            batch, following = next(source, END) if following is UNREAD else following, UNREAD
+            had, batch = reading.drawn, reading.take()
             if batch is END:
                 break
             if self.window.micro + 1 < self.window.accumulate:  # the short window at the end must know that it is one
-                following = next(source, END)
-                self.last = following is END
+                self.last = reading.peek() is END
             self.open_update()
-            drawn = self.run.position.batch = drawn + 1
             self._drawn += 1
             self.undone += 1
             self.progress.fields[SAMPLES] += batch_size(batch)
@@ -268,5 +256,5 @@ class Course:
         if self.waiting:  # the body passed over the last batches: the short window is an update all the same
             self.make_update()
         self.exhausted = True
-        if not drawn:
+        if not had:
             raise ValueError(f"the loader gave no batch in epoch {epoch} (a generator can be read once; pass a loader)")

@@ -70,3 +70,7 @@ class StaleMetricError(EventLoopError, RuntimeError):
 
 class CheckpointError(EventLoopError, RuntimeError):
     """A checkpoint is missing, damaged, or does not fit."""
+
+
+class ResumeError(CheckpointError):
+    """A run and the checkpoint that it is to go on from differ, and it was given ``on_mismatch="error"``."""

@@ -105,11 +105,16 @@ class EpochEnd(Event):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved(Event):
-    """A checkpoint is durable: ``path`` of its folder, the ``step`` it holds, the ``tags`` it was asked for under."""
+    """A checkpoint is durable: ``path`` of its folder, the ``step`` it holds, the ``tags`` it was asked for under.
+
+    It is told before the first event behind that moment, which may be some updates after the save was asked for, and
+    before another save begins. ``seconds``: from then until it was durable.
+    """
 
     path: str = ""
     step: int = 0
     tags: tuple[str, ...] = ()
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final, cast
 
-from .checkpoint import Checkpoint, Checkpoints
+from .checkpoint import Checkpoints, Saving
 from .checkpoint.codec import pack
 from .checkpoint.files import make_folder
+from .checkpoint.lock import RunLock
 from .checkpoint.service import Stateful
-from .errors import CheckpointError
 from .journal import Journal
 from .log import logger
 from .parts import Ownerless
+from .resume import Resumed, compare, find
 from .rundir import describe_run, move_aside, refuse_used
+
+_FAILS_FIRST: Final = "bus"  # the part in which users' code runs: if it fails, the model is as it was
 
 
 class Folder:
@@ -26,16 +30,25 @@ class Folder:
         run_id: the run's name; one that is resumed keeps its own.
         resume: None, "auto", a path or a step.
         overwrite: move another run aside instead of refusing.
+        background: write checkpoints in a thread of their own.
 
     Raises:
         FileExistsError: the folder holds another run, and nobody said to resume or to move it aside.
         CheckpointError: the checkpoint to go on from does not exist or is damaged.
     """
 
-    def __init__(self, path: str | Path, run_id: str, resume: object, overwrite: bool) -> None:
+    resumed: Resumed | None = None  # what came back, once that is known
+    skipped: tuple[str, ...] = ()  # checkpoints that were passed over
+    planned_from: Mapping[str, float] = MappingProxyType({})  # the learning rates of the last update before
+    _states: dict[str, Any] | None = None  # read, and not yet loaded
+
+    def __init__(
+        self, path: str | Path, run_id: str, resume: object, overwrite: bool, *, background: bool = False
+    ) -> None:
         self.path = Path(path).absolute()  # the script may change its folder in mid-run
-        self.checkpoints = Checkpoints(self.path / "checkpoints", run_id)
-        self.origin = self._find(resume)
+        self.checkpoints = Checkpoints(self.path / "checkpoints", run_id, background=background)
+        self._lock: RunLock | None = None
+        self.origin, self.skipped = find(self.checkpoints, resume)
         self._ours = self.origin is not None and self.origin.path.parent.resolve() == self.checkpoints.root.resolve()
         new = resume != "auto" and not self._ours
         self._overwrite = overwrite and new
@@ -47,59 +60,61 @@ class Folder:
         self._parts: Mapping[str, Stateful] = {}
         self._describe: Callable[[], None] = lambda: None  # called when the run has really begun
 
-    def _find(self, resume: object) -> Checkpoint | None:
-        if resume is None:
-            return None
-        if resume == "auto":
-            newest = self.checkpoints.newest()
-            if newest is None:
-                logger().warning(f"resume='auto': no whole checkpoint in {self.checkpoints.root}; starting fresh")
-            return newest
-        if isinstance(resume, int) and not isinstance(resume, bool):
-            path = self.checkpoints.at(resume)
-        elif isinstance(resume, str | Path):
-            path = Path(resume)
-        else:
-            raise TypeError(f"resume={resume!r}: give None, 'auto', a checkpoint's path or a step")
-        if not path.is_dir():
-            there = ", ".join(str(c.step) for c in self.checkpoints.list()) or "none"
-            raise CheckpointError(f"resume={resume!r}: there is no checkpoint {path}; steps there: {there}")
-        found = Checkpoint.read(path)
-        found.verify()
-        return found
-
     def open(self, seed: int, callbacks: Iterable[tuple[str, Any]]) -> None:
-        """Make the folder and say in it what is run."""
-        if self._overwrite and (aside := move_aside(self.path)) is not None:
-            logger().warning(f"moved the earlier run aside to {aside}")
+        """Make the folder, keep other runs out of it, and say in it what is run.
+
+        Raises:
+            CheckpointError: another run writes there.
+        """
+        if self._overwrite and self.path.is_dir():
+            used = RunLock(self.path)
+            try:
+                aside = move_aside(self.path)
+            finally:
+                used.release()
+            if aside is not None:
+                logger().warning(f"moved the earlier run aside to {aside}")
         make_folder(self.path)
-        self.checkpoints.clear_rubbish()
+        self._lock = RunLock(self.path)
+        self.checkpoints.repair()
         if self.origin is not None and self._ours:  # a replacement that a kill had cut short is finished by now
             self.origin = replace(self.origin, path=self.checkpoints.at(self.origin.step))
         self._describe = lambda: describe_run(self.path, self.checkpoints.run_id, seed, callbacks)
 
+    def compare(self, parts: Mapping[str, Stateful], on_mismatch: str = "report") -> None:
+        """Read the checkpoint to go on from and find out what fits; nothing is loaded or written.
+
+        Raises:
+            CheckpointError: it is damaged, or a state in it does not fit.
+            ResumeError: something differs, and ``on_mismatch`` is "error".
+        """
+        if self.origin is not None:
+            self._states = self.origin.load()
+            self.planned_from = self._states.get("progress", {}).get("lr", {})
+            self.resumed = compare(self.origin, self.skipped, self._states, parts)
+            if on_mismatch == "error":
+                self.resumed.require_match()
+
     def load(self, parts: Mapping[str, Stateful]) -> bool:
         """Give every part its state from the checkpoint to go on from; False if there is none.
 
-        A state without a part is said and travels on in later checkpoints; a part without a state is said.
+        A state without a part travels on in later checkpoints; a part without a state starts fresh.
         """
         self._parts = parts
         if self.origin is None:
             self._describe()
             return False
-        states = self.origin.load()
-        for name, part in parts.items():
-            if name in states:
-                self._load_part(name, part, states.pop(name))
-            else:
-                logger().warning(f"{self.origin.path} has no state of the {name}; it starts fresh")
-        for name in states:
-            logger().warning(f"{self.origin.path} has a state of the {name}, which this run is without; it is kept")
+        if self.resumed is None or self._states is None:
+            self.compare(parts)
+        report, states, self._states = cast("Resumed", self.resumed), cast("dict[str, Any]", self._states), None
+        for name in sorted(states.keys() & parts.keys(), key=[_FAILS_FIRST, *parts].index):
+            self._load_part(name, parts[name], states.pop(name))
         self._parts = {**parts, **{name: Ownerless(state) for name, state in states.items()}}
         if self._ours:  # only now that everything fits
             self.checkpoints.go_on_from(self.origin)
         self._describe()
-        logger().warning(f"resumed from {self.origin.path}, step {self.origin.step}")
+        self.resumed = replace(report, path=self.origin.path)
+        self.resumed.log()
         return True
 
     def _load_part(self, name: str, part: Stateful, state: Any) -> None:
@@ -120,6 +135,15 @@ class Folder:
             if name != "model":
                 pack(part.state_dict(), name, {})
 
-    def save(self, step: int, asked_by: Mapping[str, Iterable[str]], metrics: Mapping[str, float]) -> Checkpoint:
-        """Write a checkpoint of every part."""
+    def save(self, step: int, asked_by: Mapping[str, Iterable[str]], metrics: Mapping[str, float]) -> Saving:
+        """Begin a checkpoint of every part."""
         return self.checkpoints.save(step, self._parts, asked_by, metrics)
+
+    def close(self) -> None:
+        """The run is over: nothing is on its way to the disk any more, and others may have the folder."""
+        try:
+            self.checkpoints.close()
+        finally:
+            lock, self._lock = self._lock, None
+            if lock is not None:
+                lock.release()

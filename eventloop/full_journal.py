@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from .bus import Bus
+from .checks import check_choice
 from .dispatch import Dispatcher
 from .events import Event, TrainBegin
 from .fold import Control
@@ -129,13 +130,13 @@ class FullJournal(Journal):
             record.ready = _copied(late)
         self._out.put(record)
 
-    def flush(self) -> bool:
+    def persist(self) -> bool:
         """Wait until every row is written; False if the disk is too slow for it."""
         return self._out is None or self._out.flush(FLUSH)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the journal ends now. All before it is on disk when this returns; None if the disk is too slow."""
-        whole = self.flush()
+        whole = self.persist()
         return {"end": self._path.stat().st_size if whole and self._path.exists() else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -160,11 +161,10 @@ def is_full(journal: object, run_dir: object) -> bool:
     Raises:
         ValueError: it is neither of the two words, or there is no folder for it.
     """
-    if journal not in ("short", "full"):
-        raise ValueError(f"journal={journal!r} must be 'short' or 'full'")
-    if journal == "full" and run_dir is None:
+    full = check_choice("journal", journal, ("short", "full")) == "full"
+    if full and run_dir is None:
         raise ValueError("journal='full' needs a run_dir")
-    return journal == "full"
+    return full
 
 
 def _inside(frame: Any) -> bool:

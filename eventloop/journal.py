@@ -75,10 +75,6 @@ class Journal:
         facts = asdict(entry)
         self._row({"event": "request", "time": time.time(), "at": facts.pop("event"), **facts})
 
-    def flush(self) -> bool:
-        """Wait, not for long, until every row is written. Here each is written at once."""
-        return True
-
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from .budget import Budget
 from .bus import Bus
-from .checks import check_numbers, check_parts
+from .checkpoint import SAVES, Saves
+from .checks import check_choice, check_numbers, check_parts
 from .course import Course
 from .evaluation import Evaluation, mean_over
 from .events import Event, GradientsReady
@@ -20,12 +21,13 @@ from .full_journal import FullJournal, is_full
 from .journal import JOURNAL
 from .ledger import Ledger
 from .limits import Limits
-from .parts import Optimizers, unwrap
 from .progress import MICRO, Groups, Progress
 from .ranks import Alone
 from .requests import Request
 from .result import Result
+from .resume import Resumed
 from .run import Run
+from .start import Choices, parts_of, start
 from .state import TrainState, checked_cells
 from .window import Window
 
@@ -64,16 +66,24 @@ class Loop:
         bind: further live objects for the callbacks' ``bind``.
         handler_budget: the share of step time above which a handler is named in a warning, once; None for never.
         resume: None, "auto" (the newest whole checkpoint of ``run_dir``), a checkpoint's path or a step.
+        on_mismatch: what a checkpoint's missing or unknown states and changed settings lead to: "report" (`resumed`
+            and the log have them) or "error", before anything is loaded or written.
+        init_from: weights to begin with, and nothing else, from a checkpoint, a run folder or a ``.safetensors`` file;
+            ignored where ``resume="auto"`` finds a checkpoint.
         overwrite: move another run in ``run_dir`` aside instead of refusing.
+        saves: how checkpoints are written. "wait": in a thread, while the training goes on, one at a time, and the next
+            save waits for the one on its way; "skip": it is left out and counted instead, if those who asked for it
+            allow that (a best is never left out); "sync": the training waits for each.
         journal: "short": lifecycle, requests and failures; "full": every publish, for `read_stream` and replay.
 
     Raises:
         ValueError: an argument is out of range; the message names it and its value.
         FileExistsError: ``run_dir`` holds another run.
-        CheckpointError: the checkpoint to resume does not exist or is damaged.
+        CheckpointError: the checkpoint to resume does not exist or is damaged, or nothing is at ``init_from``.
     """
 
     _phase = "new"  # entered, running, over
+    _choices = Choices()
     _result: Result | None = None
 
     def __init__(
@@ -96,31 +106,32 @@ class Loop:
         bind: Mapping[str, Any] | None = None,
         handler_budget: float | None = 0.05,
         resume: int | str | Path | None = None,
+        on_mismatch: Literal["report", "error"] = "report",
+        init_from: str | Path | None = None,
         overwrite: bool = False,
+        saves: Saves = "wait",
         journal: str = "short",
     ) -> None:
         limits = Limits(max_epochs, max_steps, min_epochs, min_steps)
         check_numbers(accumulate, clip_norm, eval_every, resume, run_dir)
         optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
         check_parts(model, optimizers, bus, callbacks, bind)
+        self._choices = Choices.checked(on_mismatch, init_from, resume)
         run_id = uuid.uuid4().hex[:12]
-        folder = None if run_dir is None else Folder(run_dir, run_id, resume, overwrite)
+        background = check_choice("saves", saves, SAVES) != "sync"
+        folder = None if run_dir is None else Folder(run_dir, run_id, resume, overwrite, background=background)
+        own = {**vars(limits), "eval_every": eval_every, "accumulate": accumulate}
         if is_full(journal, run_dir) and folder is not None:
-            facts = {"eval_every": eval_every, "accumulate": accumulate, "evaluate": evaluate is not None}
-            folder.journal = FullJournal(folder.path / JOURNAL, {**vars(limits), **facts})
+            folder.journal = FullJournal(folder.path / JOURNAL, {**own, "evaluate": evaluate is not None})
         self.bus = bus if bus is not None else Bus()
         self._progress = Progress(Groups(optimizers), run_id)
         self._run = Run(self.bus, self._progress, Ledger(Alone()), Evaluation(model, evaluate), limits, folder)
+        self._run.skips = saves == "skip"
         self._window = Window(optimizers, self._progress.groups, accumulate, scaler, clip_norm)
         self._course = Course(self._run, self._window, eval_every, Budget(self.bus, handler_budget))
         self._live = {**(bind or {}), "model": model, "optimizer": optimizer, "run_dir": run_dir and Path(run_dir)}
-        self._parts = {
-            "model": unwrap(model),
-            "optimizer": Optimizers(optimizers),
-            **({} if scaler is None else {"scaler": scaler}),
-            **self._run.parts(),
-            "random": self._course.random,
-        }
+        own["clip_norm"] = clip_norm
+        self._parts = parts_of(model, optimizers, scaler, self._run, self._course, own)
         self._attach(list(callbacks))
 
     def _attach(self, things: list[object]) -> None:
@@ -154,6 +165,14 @@ class Loop:
         if self._result is None:
             raise RuntimeError("loop.result is there when the `with` block has ended")
         return self._result
+
+    @property
+    def resumed(self) -> Resumed | None:
+        """What came back from the checkpoint that this run goes on from, and what differs; None in a fresh run."""
+        folder = self._run.folder
+        if folder is None or folder.resumed is None:
+            return None
+        return replace(folder.resumed, loader="; ".join(self._run.position.restored))
 
     def publish(self, event: Event) -> Control:
         """Publish an event of your own from the loop's body: reports reach ``loop.state``, requests are carried out.
@@ -270,13 +289,7 @@ class Loop:
         if self._phase != "entered":
             raise RuntimeError("use the loop inside its block: `with Loop(...) as loop:`")
         self._phase = "running"
-        folder = self._run.folder
-        if folder is not None:
-            torch = sys.modules.get("torch")
-            folder.open(0 if torch is None else torch.initial_seed(), self.bus.objects)
-        self._run.begin(self._live, lambda: folder is not None and folder.load(self._parts))
-        if folder is not None:
-            folder.rehearse(self._parts)
+        start(self._run, self._course, self._live, self._parts, self._choices)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         begun, self._phase = self._phase == "running", "over"

@@ -83,7 +83,7 @@ CONTENTS: Final[Mapping[type[Request], Callable[[Any, TrainState], Any]]] = {
     Stop: lambda request, state: request.reason,
     SkipUpdate: lambda request, state: request.reason,
     Save: lambda request, state: request.tag,
-    Keep: lambda request, state: sorted(request.steps),
+    Keep: lambda request, state: _wish(request),
     Evaluate: lambda request, state: None,
 }
 
@@ -93,6 +93,11 @@ def _content(request: Request, state: TrainState) -> Any:
     kind = next((folded for folded in (Report, SetLR) if isinstance(request, folded)), type(request))
     content = CONTENTS.get(kind)
     return _fields(request) if content is None else content(request, state)
+
+
+def _wish(request: Keep) -> Any:
+    steps = sorted(request.steps)
+    return {"steps": steps, "make_room": True} if request.make_room else steps
 
 
 def _names(report: Mapping[Any, Any]) -> list[str]:

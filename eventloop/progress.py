@@ -183,6 +183,7 @@ class Progress:
         return {name: getattr(state, name) for name in SAVED} | {
             "metrics": {key: [cell.value, cell.step] for key, cell in state.metrics.known()},
             "held": dict(state.held),
+            "lr": dict(state.lr),  # told, never set from here: the optimizer has them
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

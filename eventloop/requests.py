@@ -27,9 +27,13 @@ class Stop(Request):
 
 @dataclass(frozen=True, slots=True)
 class Save(Request):
-    """Write a checkpoint when the dispatch is over, so that it holds the state of every handler after this event."""
+    """Write a checkpoint when the dispatch is over, so that it holds the state of every handler after this event.
+
+    ``may_skip``: under ``Loop(saves="skip")`` it may be left out while another is still being written.
+    """
 
     tag: str = "asked"
+    may_skip: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.tag, str) or not self.tag:
@@ -42,9 +46,13 @@ class Keep(Request):
 
     A checkpoint goes when none of those who asked for it wants it any more; the newest always stays, and so does one
     whose asker never sent a Keep.
+
+    ``make_room``: said along with a Save, with the steps that will be wanted when that is there: what is not among them
+    is removed before it is written, the newest too. One whose files match their hashes always stays.
     """
 
     steps: frozenset[int] = frozenset()
+    make_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)

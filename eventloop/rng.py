@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -45,56 +45,72 @@ def untouched() -> Iterator[None]:
 
 
 class RandomStates:
-    """The random states as a part of a checkpoint, those of the loader's own generators and sampler among them.
+    """The random states as a part of a checkpoint, those of the loaders' own generators and samplers among them.
 
     The order in which a shuffling loader reads its data is drawn when its iterator is made, or from it, so winding a
-    loader forward needs the states of that moment too.
+    loader forward needs the states of that moment too. An epoch may have several loaders, each with its place in it.
     """
 
     def __init__(self) -> None:
-        self._generators: list[Any] = []  # of the epoch's loader
-        self._epoch_began: dict[str, Any] | None = None
-        self._loaded: dict[str, Any] | None = None
+        self._place = 0
+        self.loaders: Callable[[], dict[int, list[Any]]] = dict  # the states of the loaders' generators, by place
+        self._generators: list[Any] = []  # of the loader in hand
+        self._began: dict[int, dict[str, Any]] = {}  # the states when the loader's iterator was made, by place
+        self._waiting: dict[int, list[Any]] = {}  # a checkpoint's states of generators whose loader has not come yet
+        self._now: dict[str, Any] | None = None  # a checkpoint's states, until the first loader has come
+        self._known: list[Any] = []  # the generators of this sitting
+
+    def take(self, place: int, loader: object) -> None:
+        """What follows is about this loader, in this place of the epoch."""
+        self._place, self._generators = place, generators(loader)
 
     def begin_epoch(self, loader: object) -> None:
         """The iterator of a new epoch is about to be made."""
-        self._generators, loaded, self._loaded = _generators(loader), self._loaded, None
-        if loaded is not None:
-            self._restore_generators(loaded)  # the others were put back at once
-        self._epoch_began = self._capture()
+        self._now = None
+        _set_all(self._generators, self._due())
+        self._began[self._place] = {**capture(), "loader": states_of(self._generators)}
 
     @contextlib.contextmanager
-    def rewound(self, loader: object) -> Iterator[None]:
+    def rewound(self) -> Iterator[None]:
         """Inside, the states are as when the epoch's iterator was made; afterwards as in the checkpoint."""
-        self._generators, loaded, self._loaded = _generators(loader), self._loaded, None
-        if self._epoch_began is not None:
-            restore(self._epoch_began)
-            self._restore_generators(self._epoch_began)
+        now, self._now = self._now or capture(), None
+        own, due, began = self._generators, self._due(), self._began.get(self._place)
+        if began is not None:
+            restore(began)
+            _set_all(own, began["loader"])
         try:
             yield
         finally:
-            if loaded is not None:
-                restore(loaded)
-                self._restore_generators(loaded)
+            restore(now)
+            _set_all(own, due)
 
-    def _capture(self) -> dict[str, Any]:
-        return {**capture(), "loader": [generator.get_state() for generator in self._generators]}
-
-    def _restore_generators(self, state: dict[str, Any]) -> None:
-        for generator, own in zip(self._generators, state["loader"], strict=False):
-            generator.set_state(own)
+    def _due(self) -> list[Any]:
+        """The states that the loader's generators must have now: where it first comes, those of the checkpoint."""
+        own, states = self._generators, states_of(self._generators)
+        for i, (generator, saved) in enumerate(zip(own, self._waiting.pop(self._place, []), strict=False)):
+            if all(generator is not known for known in self._known):
+                states[i] = saved
+        self._known = [*own, *self._known] if self._waiting else []
+        return states
 
     def state_dict(self) -> dict[str, Any]:
-        """Now, and at the epoch's beginning."""
-        now = self._capture()
-        if self._loaded is not None:  # no loader has come yet
-            now["loader"] = self._loaded["loader"]
-        return {"now": now, "epoch_began": self._epoch_began}
+        """Now, and where each loader began."""
+        return {"now": capture(), "loaders": {**self.loaders(), **self._waiting}, "began": dict(self._began)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put back; what belongs to the loader is put back when it is there."""
-        self._epoch_began, self._loaded = state["epoch_began"], state["now"]
+        """Put back; what belongs to a loader is put back when it is there."""
+        self._now, self._waiting, self._began = state["now"], dict(state["loaders"]), dict(state["began"])
         restore(state["now"])
+
+
+def states_of(generators: list[Any]) -> list[Any]:
+    """The states of a loader's own generators."""
+    return [generator.get_state() for generator in generators]
+
+
+def _set_all(generators: list[Any], states: list[Any]) -> None:
+    for generator, state in zip(generators, states, strict=False):
+        generator.set_state(state)
 
 
 def samplers(loader: object) -> list[Any]:
@@ -110,6 +126,7 @@ def samplers(loader: object) -> list[Any]:
     return found
 
 
-def _generators(loader: object) -> list[Any]:
+def generators(loader: object) -> list[Any]:
+    """The generators of a loader and of its samplers, each once."""
     found = [getattr(holder, "generator", None) for holder in (loader, *samplers(loader))]
     return list({id(g): g for g in found if hasattr(g, "set_state")}.values())

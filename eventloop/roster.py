@@ -17,6 +17,13 @@ class LoadReport(NamedTuple):
     missing: tuple[str, ...]
     unknown: tuple[str, ...]
 
+    def log(self) -> None:
+        """Say what was not found."""
+        if self.unknown:
+            logger().warning(f"no owner for the state of {', '.join(self.unknown)}; it is kept for later checkpoints")
+        if self.missing:
+            logger().warning(f"no state for {', '.join(self.missing)}; starting fresh")
+
 
 class Attached:
     """One attached object: ``name`` is how it is called everywhere, ``key`` what its state is stored under."""
@@ -140,6 +147,14 @@ class Roster:
         if interrupt is not None:
             raise interrupt
 
+    def persist(self) -> None:
+        """Let every object that can put on disk what it was told."""
+        for attached in self:
+            try:
+                getattr(attached.thing, "persist", _nothing)()
+            except Exception as error:
+                logger().warning(f"{attached.name} could not put its rows on disk: {type(error).__name__}: {error}")
+
     def state_dict(self, failed: Callable[[Attached, Exception], None]) -> dict[str, Any]:
         """The state of every object that has one, by key; states that nobody owns travel on."""
         states = dict(self._orphans)
@@ -157,22 +172,26 @@ class Roster:
 
     def load_state_dict(self, states: Mapping[str, Any]) -> LoadReport:
         """Hand each object its state, in place."""
-        owners = {a.key: a for a in self._attached if hasattr(a.thing, "load_state_dict")}
-        for key in owners.keys() & states.keys():
+        owners, report = self._owners(), self.match(states)
+        for key in report.restored:
             try:
                 owners[key].thing.load_state_dict(states[key])
             except Exception as error:
                 error.add_note(f"while loading the state of {key}")
                 raise
+        self._orphans = {k: states[k] for k in report.unknown}
+        return report
+
+    def match(self, states: Mapping[str, Any]) -> LoadReport:
+        """What would come of loading these states."""
+        owners = self._owners()
         missing = tuple(k for k in owners if k not in states)
         unknown = tuple(k for k in states if k not in owners)
-        self._orphans = {k: states[k] for k in unknown}
-        if unknown:
-            logger().warning(f"no owner for the state of {', '.join(unknown)}; it is kept for later checkpoints")
-        if missing:
-            logger().warning(f"no state for {', '.join(missing)}; starting fresh")
         return LoadReport(tuple(k for k in owners if k in states), missing, unknown)
+
+    def _owners(self) -> dict[str, Attached]:
+        return {a.key: a for a in self._attached if hasattr(a.thing, "load_state_dict")}
 
 
 def _nothing() -> None:
-    """The close of what has none."""
+    """The close or persist of what has none."""

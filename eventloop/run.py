@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from typing import Any
 
 from .bus import Bus
@@ -49,9 +50,12 @@ class Run(Teller):
         super().__init__(bus, progress, ledger, folder)
         self.evaluation, self.limits = evaluation, limits
         self.stopped: Asked | None = None
+        self.nothing_left = ""  # why, in a run that has ended before
         self.began = False  # train_begin was published, so train_end will be
+        self.skips = False  # a save that may be left out is, while another is being written
         self.position = Position()
         self.saved_at: tuple[int, int] | None = None  # step and evaluations
+        self._saving_for: list[Asked] = []
         self._savers: set[str] = set()  # who has asked for a save in this run
         self._obeys: dict[type[Request], Callable[[Any], object]] = {}
         self._step_before = 0  # of the sitting
@@ -63,10 +67,7 @@ class Run(Teller):
     def settle(self, *, saves: bool = True) -> None:
         """Carry out what is pending."""
         if self.ledger.pending:
-            before = self.saved_at
             self.ledger.carry_out(self, self.progress.step, saves=saves)
-            if self.saved_at != before:
-                self._flush()
 
     def over(self) -> bool:
         """Whether no further update may begin."""
@@ -111,18 +112,54 @@ class Run(Teller):
         return None
 
     def save(self, asked: list[Asked]) -> str | None:
-        """Write one checkpoint for all that asked; a failure follows the policy of those who asked."""
+        """Take the state for all that asked, and have it written; a failure follows the policy of those who asked."""
         if self.folder is None:
             return "the loop has no run_dir"
+        if self.saving is not None:
+            if self.skips and not self.saving.done() and all(a.request.may_skip for a in asked):  # type: ignore[attr-defined]  # Saves
+                return "another save was being written"
+            self.finish_saving()
         state = self.progress.snapshot()
         step, tags = state.step, self._tags(asked)
         metrics = {key: state.metrics[key] for key in state.metrics.fresh}
         try:
-            checkpoint = self.folder.save(step, tags, metrics)
+            self.saving, self._saving_for = self.folder.save(step, tags, metrics), asked
         except Exception as error:
-            return self._save_failed(asked, error)
+            return self._save_failed(asked, step, error)
         self.saved_at = (step, state.evals)
-        self.tell(CheckpointSaved(str(checkpoint.path), step, checkpoint.tags))
+        return self._land() if self.saving.done() else None
+
+    def finish_saving(self) -> None:
+        """Wait until the save on its way has ended, and say how.
+
+        Raises:
+            Exception: it failed, and those who asked for it have the policy ``raise``.
+        """
+        if self.saving is not None:
+            wait([self.saving.future])
+            self.landed()
+
+    def landed(self) -> None:
+        """A save has ended behind the boundary at which it was asked for: that it failed is a second line."""
+        asked, why = self._saving_for, None
+        try:
+            why = self._land()
+        except Exception as error:
+            why = told(error)
+            raise
+        finally:
+            for a in asked if why is not None else ():
+                self.ledger.settle_one(a, "refused", self.progress.step, why or "")
+
+    def _land(self) -> str | None:
+        saving, asked, self.saving, self._saving_for = self.saving, self._saving_for, None, []
+        try:
+            checkpoint = saving.result()  # type: ignore[union-attr]  # there is one
+        except Exception as error:
+            self.saved_at = None
+            return self._save_failed(asked, saving.step, error)  # type: ignore[union-attr]  # the same
+        seconds = saving.seconds  # type: ignore[union-attr]  # the same
+        self.tell(CheckpointSaved(str(checkpoint.path), checkpoint.step, checkpoint.tags, seconds))
         return None
 
     def _tags(self, asked: list[Asked]) -> dict[str, set[str]]:
@@ -134,25 +171,26 @@ class Run(Teller):
         self._savers |= {a.who for a in asked} - {"Loop"}
         return tags
 
-    def _save_failed(self, asked: list[Asked], error: Exception) -> str:
+    def _save_failed(self, asked: list[Asked], step: int, error: Exception) -> str:
         """By the policy of those who asked; of the savers of this run, where it is the loop's own last save."""
         names = {a.who for a in asked} - {"Loop"} or self._savers
         askers = [who for name in sorted(names) if (who := self.bus.find(name)) is not None]
         state = self.progress.snapshot()
         for who in askers:
-            told_so = self.bus.fail(who, CheckpointSaved(step=state.step), state, error)
+            told_so = self.bus.fail(who, CheckpointSaved(step=step), state, error)
             others = [reply for reply in told_so.requests if not isinstance(reply.request, Save)]  # it would fail again
             self.ledger.file(Control(others), HandlerFailed(who.name), state.step)
         if not askers or any(who.failure == "raise" for who in askers):
             by = ", ".join(who.name for who in askers) or "the loop"
-            error.add_note(f"while saving the checkpoint of step {state.step}, asked for by {by}")
+            error.add_note(f"while saving the checkpoint of step {step}, asked for by {by}")
             raise error
         return told(error)
 
     def keep(self, asked: Asked) -> None:
         """Note which checkpoints a saver wants."""
         if self.folder is not None:
-            self.folder.checkpoints.keep(self.bus.key_of(asked.who), asked.request.steps)  # type: ignore[attr-defined]  # a Keep
+            wish: Keep = asked.request  # type: ignore[assignment]  # the ledger's promise
+            self.folder.checkpoints.keep(self.bus.key_of(asked.who), wish.steps, make_room=wish.make_room)
 
     def obey(self, asked: Asked) -> str | None:
         """Hand a user's request to the function registered for its class."""
@@ -201,10 +239,11 @@ class Run(Teller):
         nothing_left = at_end and not self.owes_evaluation()
         control = self.tell_quietly(TrainBegin(resumed=resumed))
         control.raise_failures()
+        self.nothing_left = self._why_nothing() if nothing_left else ""
         if nothing_left:  # whatever else was asked for expires: no evaluation, no save
             for asked in [a for a in self.ledger.pending if isinstance(a.request, Keep)]:
                 self.keep(asked)
-            logger().warning(f"nothing left to do after update {self.progress.step}: {self._why_nothing()}")
+            logger().warning(f"nothing left to do after update {self.progress.step}: {self.nothing_left}")
         else:
             self.settle()
 
@@ -215,15 +254,11 @@ class Run(Teller):
 
     def save_last(self) -> None:
         """The last save, if the last update or its evaluation came after the one before."""
+        self.finish_saving()
         if self.folder is not None and self.saved_at != (self.progress.step, self.progress.fields[EVALS]):
-            self.save([Asked("Loop", Save("last"), "train_end", self.progress.step)])
-            self._flush()
-            self.settle()
-
-    def _flush(self) -> None:
-        """A run that goes on from a checkpoint finds in its journal what was told of it."""
-        if self.folder is not None and self.folder.journal is not None:
-            self.folder.journal.flush()
+            self.save([Asked("Loop", Save("last", may_skip=False), "train_end", self.progress.step)])
+            self.finish_saving()
+        self.settle()
 
     def end(self, error: BaseException | None) -> tuple[Result, Control, BaseException | None]:
         """Say that the run is over and close everything.
@@ -237,7 +272,7 @@ class Run(Teller):
         control = NOTHING
         interrupt: BaseException | None = None
         closing = (lambda: self.bus.close(self.progress.step)) if self.bus.run in (self, None) else (lambda: None)
-        for part in (lambda: self._say_end(error, status, reason), closing):
+        for part in (self._drain, lambda: self._say_end(error, status, reason), closing):
             try:
                 control = part() or control
             except BaseException as late:  # an interrupt ends a handler, not the closing
@@ -246,7 +281,21 @@ class Run(Teller):
             self._writes.cancel()
         if self.bus.run is self:
             self.bus.run = None
+        if self.folder is not None:
+            self.folder.close()
         return self._result(status, stop.who if stop else None, reason, error), control, interrupt
+
+    def _drain(self) -> Control:
+        """After an error no checkpoint is told of any more; one that could not be written is."""
+        if self.saving is not None:
+            wait([self.saving.future])
+            failed = self.saving.future.exception()
+            if failed is not None:
+                for who in {a.who for a in self._saving_for}:
+                    self.bus.record(Failure(who, CheckpointSaved.name, self.saving.step, failed))
+                logger().warning(f"the checkpoint of step {self.saving.step} was not written: {told(failed)}")
+            self.saving = None
+        return NOTHING
 
     def _say_end(self, error: BaseException | None, status: str, reason: str) -> Control:
         if not self.began:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import Checkpoint, Checkpoints
+from .checkpoint import Checkpoint, Checkpoints, Saving
 from .checkpoint.retention import Retention
 from .checkpoint.service import Stateful
 from .evaluation import Evaluation
@@ -34,6 +34,10 @@ class Rates:
 
 class Nothing:
     """The state of the model that is not there."""
+
+    def names(self) -> dict[int, list[str]]:
+        """It has no parameters."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """It has none."""
@@ -98,10 +102,13 @@ class Standing(Checkpoints):
         """Those that stand, by rising step."""
         return [self._standing[step] for step in sorted(self._standing)]
 
-    def keep(self, saver: str, steps: frozenset[int]) -> None:
-        """What this saver wants kept from now on."""
+    def keep(self, saver: str, steps: frozenset[int], *, make_room: bool = False) -> None:
+        """What this saver wants kept from now on; everything that stands is whole."""
         self._wishes.keep(saver, steps)
-        self._remove()
+        standing = self.list()
+        self._remove(
+            self._wishes.in_the_way(standing, lambda _: True) if make_room else self._wishes.unwanted(standing)
+        )
 
     def save(
         self,
@@ -109,7 +116,7 @@ class Standing(Checkpoints):
         parts: Mapping[str, Stateful],
         asked_by: Mapping[str, Iterable[str]],
         metrics: Mapping[str, float],
-    ) -> Checkpoint:
+    ) -> Saving:
         """Note it; whoever asked for this step before has asked for this one too."""
         asked = {who: sorted(tags) for who, tags in asked_by.items()}
         for who, tags in self._standing[step].asked_by.items() if step in self._standing else ():
@@ -119,15 +126,15 @@ class Standing(Checkpoints):
             Checkpoint(self.root / f"step-{step:08d}", step, self.run_id, told, asked, metrics, {}), parts
         )
         self._standing[step] = made
-        self._remove()
-        return made
+        self._remove(self._wishes.unwanted(self.list()))
+        return Saving.ended(made)
 
     def _made(self, checkpoint: Checkpoint, parts: Mapping[str, Stateful]) -> Checkpoint:
         """What is kept of it."""
         return checkpoint
 
-    def _remove(self) -> None:
-        for checkpoint in self._wishes.unwanted(self.list()):
+    def _remove(self, checkpoints: Iterable[Checkpoint]) -> None:
+        for checkpoint in checkpoints:
             del self._standing[checkpoint.step]
 
 
@@ -147,3 +154,6 @@ class NoFolder(Folder):
 
     def open(self, seed: int, callbacks: Iterable[tuple[str, Any]]) -> None:
         """There is nothing to open."""
+
+    def close(self) -> None:
+        """There is nothing to close."""

@@ -15,7 +15,8 @@ full journal also have:
     eval_end the row has all that is.
 ``asked``
     ``[who, class name, content]`` of every reply in order. The content of Stop and SkipUpdate is the reason, of Save
-    the tag, of Keep the steps, of SetLR the rates by group, of Report the names; of a user's class its fields.
+    the tag, of Keep the steps (with ``make_room`` both by name), of SetLR the rates by group, of Report the names; of a
+    user's class its fields.
 ``failed``
     ``[who, event, error, policy]`` of every handler that failed.
 ``nested``

@@ -47,7 +47,7 @@ def first_saves(folder):
     """A checkpoint of step 1 and one of step 2."""
     service = Checkpoints(folder, "run")
     for step in (1, 2):
-        service.save(step, numbers(step), {"saver": ["tag"]}, {})
+        service.save(step, numbers(step), {"saver": ["tag"]}, {}).result()
     return service
 
 
@@ -104,7 +104,7 @@ def die_in_save(root, step, value, operation):
     for name in WRITES:
         setattr(os, name, deadly(getattr(os, name)))
     io.open = builtins.open = deadly(io.open, writing)
-    service.save(step, numbers(value), {"saver": ["tag"]}, {})
+    service.save(step, numbers(value), {"saver": ["tag"]}, {}).result()
     os._exit(0)
 
 
@@ -113,7 +113,7 @@ def save_on_a_full_disk(root, limit, pipe):
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
-        Checkpoints(Path(root), "run").save(9, numbers(9, 300_000), {"saver": ["tag"]}, {})
+        Checkpoints(Path(root), "run").save(9, numbers(9, 300_000), {"saver": ["tag"]}, {}).result()
     except OSError as error:
         pipe.send((type(error).__name__, str(error), sorted(path.name for path in Path(root).iterdir())))
 
@@ -134,7 +134,8 @@ def train_with_a_disk_full_at_step_3(run_dir, policy, pipe):
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
     try:
-        result = train(RECIPE, run_dir, saver, Disk(), max_steps=4, max_epochs=None).loop.result
+        limits = {"max_steps": 4, "max_epochs": None, "saves": "sync"}  # so that the disk is full for one save alone
+        result = train(RECIPE, run_dir, saver, Disk(), **limits).loop.result
         pipe.send((result.status, str(result), dict(result.failure_counts)))
     except OSError as error:
         pipe.send((type(error).__name__, str(error), error.__notes__))

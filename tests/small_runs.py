@@ -36,8 +36,11 @@ class Count(nn.Module):
 
 
 def count(run_dir: Path | None, *callbacks: object, scores: Mapping[int, float] | None = None, **options: Any) -> Loop:
-    """Run a `Count`; ``scores`` are the evaluations' eval_loss by step, one after each update unless told otherwise."""
-    model = Count()
+    """Run a `Count`; ``scores`` are the evaluations' eval_loss by step, one after each update unless told otherwise.
+
+    Saves are made at once unless told otherwise, for these tests look at the disk after each update.
+    """
+    model, options = Count(), {"saves": "sync", **options}
     if scores is not None:
         options = {"evaluate": lambda: {"eval_loss": scores[loop.state.step]}, "eval_every": 1, **options}
     loop = Loop(model, torch.optim.SGD(model.parameters(), lr=1.0), run_dir=run_dir, callbacks=callbacks, **options)

@@ -13,7 +13,8 @@ from small_runs import identical
 
 from eventloop.checkpoint import pack, unpack
 from eventloop.checkpoint.codec import RESERVED
-from eventloop.checkpoint.files import read_tensors, write_tensors
+from eventloop.checkpoint.staging import write_file
+from eventloop.checkpoint.tensor_file import read_tensors
 
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool),
@@ -26,8 +27,10 @@ def through_files(value, folder):
     """The value after a way through the two files of a checkpoint."""
     tensors = {}
     text = json.dumps(pack(value, "state", tensors), allow_nan=False)
-    aliases = write_tensors(folder / "x.safetensors", tensors)
-    return unpack(json.loads(text), read_tensors(folder / "x.safetensors", aliases))
+    path = folder / "x.safetensors"
+    path.unlink(missing_ok=True)
+    write_file(path, tensors)
+    return unpack(json.loads(text), read_tensors([path]))
 
 
 def made(dtype, shape):
@@ -151,5 +154,5 @@ def test_a_key_that_is_no_plain_value_is_refused_too():
 )
 def test_a_tensor_that_no_file_can_hold_is_refused_by_its_name(tensor, tmp_path):
     with pytest.raises(TypeError, match=r"^bus\.Mine\.weights is a .* tensor; a checkpoint holds dense tensors"):
-        write_tensors(tmp_path / "x.safetensors", {"fine": torch.ones(1), "bus.Mine.weights": tensor})
+        write_file(tmp_path / "x.safetensors", {"fine": torch.ones(1), "bus.Mine.weights": tensor})
     assert not list(tmp_path.iterdir())

@@ -46,7 +46,7 @@ DAMAGE = {
         lambda c: edit(c / "MANIFEST.json", lambda m: m["files"].clear()),
         "does not match its own hash",
     ),
-    "manifest: later format": (lambda c: edit(c / "MANIFEST.json", lambda m: m.update(format=2)), "has format 2"),
+    "manifest: later format": (lambda c: edit(c / "MANIFEST.json", lambda m: m.update(format=3)), "has format 3"),
     "no folder": (lambda c: (shutil.rmtree(c), c.write_text("")), "cannot be read"),
 }
 
@@ -119,7 +119,7 @@ class Unsavable(killed_runs.Numbers):
 def test_a_part_that_cannot_be_saved_leaves_nothing_behind(tmp_path, error):
     service = first_saves(tmp_path)
     with pytest.raises((TypeError if error is None else type(error)), match=None if error else r"^mine\.callback is a"):
-        service.save(3, {**numbers(3), "mine": Unsavable(error)}, {}, {})
+        service.save(3, {**numbers(3), "mine": Unsavable(error)}, {}, {}).result()
     assert sorted(names(tmp_path)) == ["latest", "step-00000001", "step-00000002"]
     assert service.newest().step == 2
 
@@ -127,11 +127,11 @@ def test_a_part_that_cannot_be_saved_leaves_nothing_behind(tmp_path, error):
 def test_of_another_run_nothing_is_removed_or_overwritten(tmp_path, caplog):
     other = Checkpoints(tmp_path, "other")
     for step in (1, 3, 5):
-        other.save(step, numbers(step), {"saver": ["tag"]}, {})
+        other.save(step, numbers(step), {"saver": ["tag"]}, {}).result()
     mine = Checkpoints(tmp_path, "mine")
     mine.keep("saver", frozenset())
     for step in (2, 3, 4):
-        mine.save(step, numbers(10 + step), {"saver": ["tag"]}, {})
+        mine.save(step, numbers(10 + step), {"saver": ["tag"]}, {}).result()
     assert {(c.step, c.run_id) for c in mine.list()} == {(1, "other"), (4, "mine"), (5, "other")}
     aside = Checkpoint.read(tmp_path / "aside-1" / "step-00000003")
     assert (aside.run_id, float(aside.load()["model"]["w0"][0])) == ("other", 3)
@@ -143,7 +143,7 @@ def test_a_checkpoint_goes_when_no_saver_wants_it(tmp_path):
     service.keep("a", frozenset({1, 2}))
     service.keep("b", frozenset({2}))
     for step, askers in {1: ["a", "b"], 2: ["a", "b"], 3: ["b"], 4: ["b", "c"], 5: ["a"], 6: ["a"]}.items():
-        service.save(step, numbers(step), {who: ["tag"] for who in askers}, {})
+        service.save(step, numbers(step), {who: ["tag"] for who in askers}, {}).result()
     assert [c.step for c in service.list()] == [1, 2, 4, 6]  # 4: c has never said what it wants; 6 is the newest
     service.keep("a", frozenset())
     assert [c.step for c in service.list()] == [2, 4, 6]
@@ -159,8 +159,8 @@ def test_neither_the_newest_nor_what_the_hint_names_is_ever_removed(tmp_path, hi
 
 def test_a_step_saved_again_keeps_who_asked_and_every_score(tmp_path):
     service = Checkpoints(tmp_path, "run")
-    service.save(1, numbers(1), {"a": ["step"], "b": ["best"]}, {"loss": 0.5, "eval_loss": float("nan")})
-    again = service.save(1, numbers(1.5), {"Loop": ["last"], "a": ["top"]}, {"eval_loss": 0.25})
+    service.save(1, numbers(1), {"a": ["step"], "b": ["best"]}, {"loss": 0.5, "eval_loss": float("nan")}).result()
+    again = service.save(1, numbers(1.5), {"Loop": ["last"], "a": ["top"]}, {"eval_loss": 0.25}).result()
     assert again.asked_by == {"a": ["step", "top"], "b": ["best"], "Loop": ["last"]}
     assert again.metrics == {"loss": 0.5, "eval_loss": 0.25}
     assert again.tags == ("best", "last", "step", "top")
@@ -170,6 +170,6 @@ def test_a_step_saved_again_keeps_who_asked_and_every_score(tmp_path):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 0.5])
 def test_a_score_of_any_kind_is_read_back(tmp_path, value):
-    read = Checkpoints(tmp_path, "run").save(1, numbers(1), {}, {"eval_loss": value})
+    read = Checkpoints(tmp_path, "run").save(1, numbers(1), {}, {"eval_loss": value}).result()
     assert identical(read.metrics, {"eval_loss": value})
     assert torch.isfinite(read.load()["model"]["w0"]).all()

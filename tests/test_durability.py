@@ -112,12 +112,12 @@ def assert_whole(root):
     states = newest.load()
     (value,) = {float(x) for part in ("model", "other") for t in states[part].values() for x in t}
     assert latest(root) is None or (root / latest(root)).is_dir()
-    service.clear_rubbish()
+    service.repair()
     service.go_on_from(newest)
     again = service.newest()
     assert (again.step, again.load()["model"]["w0"][0]) == (newest.step, value)
     assert latest(root) == again.path.name == f"step-{newest.step:08d}"
-    service.save(4, numbers(4), {"saver": ["tag"]}, {})
+    service.save(4, numbers(4), {"saver": ["tag"]}, {}).result()
     assert sorted(names(root)) == sorted(["latest", *(c.path.name for c in service.list())])
     return value
 
@@ -141,7 +141,7 @@ def test_at_the_publishing_rename_everything_is_synced(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "rename", rename)
     root = tmp_path / "run" / "checkpoints"
-    Checkpoints(root, "run").save(1, numbers(1), {}, {})
+    Checkpoints(root, "run").save(1, numbers(1), {}, {}).result()
     assert unsynced == []
     assert synced[root] == ["latest", "step-00000001"]
     assert synced[root.parent] == ["checkpoints"]
@@ -180,7 +180,7 @@ def test_a_full_disk_is_a_clear_error_and_leaves_what_was_there(small_disk, limi
     assert left == ["latest", "step-00000001", "step-00000002"]
     service = Checkpoints(root, "run")
     assert service.newest().load()["other"]["w3"][0] == 2
-    service.save(3, numbers(3), {"saver": ["tag"]}, {})
+    service.save(3, numbers(3), {"saver": ["tag"]}, {}).result()
     assert service.newest().step == 3
 
 

@@ -22,7 +22,7 @@ from eventloop import (
 )
 from eventloop.deaf import waited_in_vain
 from eventloop.evaluation import Evaluation
-from eventloop.parts import Optimizers
+from eventloop.optimizers import Optimizers
 from eventloop.testing import FakeLoop
 
 

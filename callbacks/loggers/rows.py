@@ -146,10 +146,14 @@ class RowLogger(ABC):
         self._shut()
 
     def state_dict(self) -> dict[str, Any]:
-        """The open window. The rows before it are on disk when this returns, as a run resumed from here expects."""
-        if self._output is not None:
-            self._output.flush(1.0)  # a slow disk may cost the checkpoint this much, and no more
+        """The open window; the rows before it are put on disk by `persist`, as a run resumed from here expects."""
         return {} if self._window is None else {"window": self._window.state_dict()}
+
+    def persist(self) -> None:
+        """Put the rows so far on disk; called in the thread that writes a checkpoint, before that is committed."""
+        output = self._output
+        if output is not None:
+            output.flush(1.0)  # a slow disk may cost the checkpoint this much, and no more
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with that window when the run resumes."""

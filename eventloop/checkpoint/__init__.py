@@ -2,6 +2,17 @@
 
 from .codec import pack, unpack
 from .manifest import Checkpoint
-from .service import Checkpoints
+from .service import SAVES, Checkpoints, Saves, Saving
+from .weights import LoadedWeights, load_weights
 
-__all__ = ["Checkpoint", "Checkpoints", "pack", "unpack"]
+__all__ = [
+    "SAVES",
+    "Checkpoint",
+    "Checkpoints",
+    "LoadedWeights",
+    "Saves",
+    "Saving",
+    "load_weights",
+    "pack",
+    "unpack",
+]

@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from ..errors import CheckpointError
+from ..model import with_versions
 from ..rows import plain
 from .codec import unpack
-from .files import read_tensors, sha256, sync, write_json
+from .files import sha256, sync, write_json
+from .tensor_file import read_tensors
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MANIFEST: Final = "MANIFEST.json"
+STATE: Final = "state.json"
+SUFFIX: Final = ".safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Checkpoint:
         asked_by: the savers that asked for it, with their tags.
         metrics: the fresh metrics of its moment.
         files: size and hash of each of its files.
+        time: when it was committed, in seconds since 1970.
     """
 
     path: Path
@@ -40,6 +45,12 @@ class Checkpoint:
     asked_by: Mapping[str, list[str]]
     metrics: Mapping[str, float]
     files: Mapping[str, tuple[int, str]] = field(repr=False)
+    time: float = field(default=0.0, repr=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files, the manifest apart."""
+        return sum(size for size, _ in self.files.values())
 
     @classmethod
     def read(cls, path: str | Path) -> Checkpoint:
@@ -57,7 +68,8 @@ class Checkpoint:
                 raise CheckpointError(f"the manifest of {path} does not match its own hash")
             metrics = {key: float(value) for key, value in data["metrics"].items()}
             files = {name: (size, digest) for name, (size, digest) in data["files"].items()}
-            return cls(path, data["step"], data["run_id"], tuple(data["tags"]), data["asked_by"], metrics, files)
+            told = (data["step"], data["run_id"], tuple(data["tags"]), data["asked_by"], metrics, files, data["time"])
+            return cls(path, *told)
         except FileNotFoundError:
             raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST}") from None
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
@@ -81,21 +93,37 @@ class Checkpoint:
         if damaged:
             raise CheckpointError(f"{self.path} is damaged: {'; '.join(damaged)}")
 
-    def load(self) -> dict[str, Any]:
-        """Verify and read the state of every part, by name. Nothing is unpickled."""
+    def load(self, target: Callable[[str, tuple[int, ...]], Any] | None = None) -> dict[str, Any]:
+        """Verify and read the state of every part, by name. Nothing is unpickled.
+
+        Args:
+            target: given a tensor's place ("model.layer.weight") and shape, a tensor to fill in, such as a DTensor that
+                takes its own part; None for a new tensor on the CPU.
+        """
         self.verify()
-        document = json.loads((self.path / "state.json").read_text(encoding="utf-8"))
-        aliases = document["aliases"]
-        tensors = read_tensors(self.path / "state.safetensors", aliases["state"])
-        states: dict[str, Any] = unpack(document["states"], tensors)
-        states["model"] |= read_tensors(self.path / "model.safetensors", aliases["model"], mapped=True)
+        find = target or (lambda place, shape: None)
+        packed = json.loads((self.path / STATE).read_text(encoding="utf-8"))
+        states: dict[str, Any] = unpack(packed, read_tensors(self.files_of("state"), find))
+        if "model" in states:
+            model = read_tensors(self.files_of("model"), lambda name, shape: find(f"model.{name}", shape))
+            states["model"] = with_versions(states["model"] | model)
         return states
+
+    def files_of(self, kind: str) -> list[Path]:
+        """The tensor files of a kind: ``model`` or ``state``."""
+        named = sorted(name for name in self.files if name.startswith(kind) and name.endswith(SUFFIX))
+        return [self.path / name for name in named]
 
 
 def write_manifest(
-    folder: Path, run_id: str, step: int, asked_by: Mapping[str, list[str]], metrics: Mapping[str, float]
+    folder: Path,
+    run_id: str,
+    step: int,
+    asked_by: Mapping[str, list[str]],
+    metrics: Mapping[str, float],
+    files: Mapping[str, tuple[int, str]],
 ) -> None:
-    """Seal a folder: hash its files, write the manifest, sync both."""
+    """Seal a folder: write the manifest of what has been written there, sync both."""
     import torch
 
     data: dict[str, Any] = {
@@ -107,7 +135,7 @@ def write_manifest(
         "asked_by": asked_by,
         "metrics": plain(metrics),
         "torch": str(torch.__version__),
-        "files": {file.name: [file.stat().st_size, sha256(file)] for file in sorted(folder.iterdir())},
+        "files": {name: list(facts) for name, facts in sorted(files.items())},
     }
     write_json(folder / MANIFEST, {**data, "sha256": _seal(data)})
     sync(folder)

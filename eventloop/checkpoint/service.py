@@ -1,31 +1,30 @@
-"""The checkpoint service: writes, verifies, reads and removes the checkpoints of one run folder. It knows no loop.
-
-A checkpoint is a folder ``step-00000840`` that appears by one rename, after every file in it was synced and hashed::
-
-    checkpoints/.tmp-00000840-PID/       model.safetensors  state.safetensors  state.json  MANIFEST.json (last)
-    checkpoints/step-00000840/           after the rename = committed
-    checkpoints/step-00000840.replaced/  its forerunner, when a step is saved again; counts until the new one is there
-    checkpoints/latest                   the name of the newest, replaced atomically; a hint, not the truth
-    checkpoints/aside-1/                 what was in the way of a run that went on differently; not read, not removed
-"""
+"""The checkpoint service: takes the state of the parts, and writes it while the training goes on. It knows no loop."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from ..errors import CheckpointError
 from ..log import logger
 from .codec import pack
-from .files import make_folder, sync, write_json, write_tensors, write_text
-from .manifest import Checkpoint, write_manifest
+from .files import write_json
+from .layout import Layout
+from .manifest import STATE, SUFFIX, Checkpoint, write_manifest
 from .retention import Retention
+from .staging import Staging
+from .store import Store
+from .tensor_file import write_tensors
 
-REPLACED: Final = ".replaced"
+Saves = Literal["wait", "skip", "sync"]
+SAVES: Final[tuple[Saves, ...]] = ("wait", "skip", "sync")
+JUDGED: Final = 3  # saves that an estimate of the next is made from
 
 
 class Stateful(Protocol):
@@ -40,63 +39,67 @@ class Stateful(Protocol):
         ...
 
 
-class Checkpoints:
-    """The checkpoints under one root, and which of them each saver wants.
+class Saving:
+    """A save whose state has been taken: on its way to the disk, or there, or failed."""
+
+    def __init__(self, step: int, future: Future[Checkpoint]) -> None:
+        self.step = step
+        self.future = future
+        self._since = time.monotonic()
+        self.seconds = 0.0
+        future.add_done_callback(self._note)
+
+    def _note(self, future: Future[Checkpoint]) -> None:
+        self.seconds = time.monotonic() - self._since
+
+    @classmethod
+    def ended(cls, checkpoint: Checkpoint) -> Saving:
+        """One that needed no writing."""
+        future: Future[Checkpoint] = Future()
+        future.set_result(checkpoint)
+        return cls(checkpoint.step, future)
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.future.done()
+
+    def result(self) -> Checkpoint:
+        """The checkpoint, once it is durable.
+
+        Raises:
+            Exception: why there is none.
+        """
+        return self.future.result()
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The state of one moment: plain values as JSON, tensors in the staging memory."""
+
+    step: int
+    asked_by: Mapping[str, list[str]]
+    metrics: Mapping[str, float]
+    document: Mapping[str, Any]
+    layouts: Mapping[str, Layout]
+    persist: tuple[Callable[[], object], ...]
+
+
+class Checkpoints(Store):
+    """The checkpoints of one run, written in a thread of their own, and which of them each saver wants.
 
     Args:
         root: the folder; made at the first save.
         run_id: only checkpoints of this run are counted and removed.
+        background: write in a thread, which is started by the first save; else in the caller's.
     """
 
-    def __init__(self, root: Path, run_id: str) -> None:
-        self.root, self.run_id = root, run_id
+    def __init__(self, root: Path, run_id: str, *, background: bool = False) -> None:
+        super().__init__(root, run_id)
         self._retention = Retention()
-        self._said: set[Path] = set()
-
-    # -- reading -------------------------------------------------------------------------------------------------------
-
-    def list(self) -> list[Checkpoint]:
-        """The committed checkpoints, by rising step. What is none is named, once, left out, and left alone."""
-        found: dict[int, Checkpoint] = {}
-        for path in sorted(self.root.glob("step-*")):  # step-N comes before step-N.replaced
-            try:
-                checkpoint = self._read(path)
-                found.setdefault(checkpoint.step, checkpoint)
-            except CheckpointError as error:
-                if path not in self._said:
-                    self._said.add(path)
-                    logger().warning(f"ignored: {error}")
-        return [found[step] for step in sorted(found)]
-
-    def _read(self, path: Path) -> Checkpoint:
-        checkpoint = Checkpoint.read(path)
-        if path not in (self._place(checkpoint.step), self._spare(checkpoint.step)):
-            raise CheckpointError(f"{path} holds step {checkpoint.step}, so it is not where it belongs")
-        return checkpoint
-
-    def newest(self) -> Checkpoint | None:
-        """The newest whole one; says which damaged ones it passes over."""
-        for checkpoint in reversed(self.list()):
-            try:
-                checkpoint.verify()
-            except CheckpointError as error:
-                logger().warning(f"passed over: {error}")
-            else:
-                return checkpoint
-        return None
-
-    def at(self, step: int) -> Path:
-        """Where the checkpoint of a step lies, if there is one."""
-        place, spare = self._place(step), self._spare(step)
-        return spare if spare.is_dir() and not place.is_dir() else place
-
-    def _place(self, step: int) -> Path:
-        return self.root / f"step-{step:08d}"
-
-    def _spare(self, step: int) -> Path:
-        return self.root / f"step-{step:08d}{REPLACED}"
-
-    # -- writing -------------------------------------------------------------------------------------------------------
+        self._background = background
+        self._pool: ThreadPoolExecutor | None = None
+        self._staging = {"model": Staging(), "state": Staging()}
+        self._seconds: deque[float] = deque(maxlen=JUDGED)
 
     def save(
         self,
@@ -104,137 +107,130 @@ class Checkpoints:
         parts: Mapping[str, Stateful],
         asked_by: Mapping[str, Iterable[str]],
         metrics: Mapping[str, float],
-    ) -> Checkpoint:
-        """Write, sync, commit; then remove what nobody wants any more. ``parts`` holds ``model`` and any others.
+    ) -> Saving:
+        """Take the state of the parts now; write, sync and commit it, then remove what nobody wants any more.
 
-        Where this run has saved the step already, whoever asked for it then has asked for this one too.
+        One save at a time: the one before must have ended. Where this run has saved the step already, whoever asked
+        for it then has asked for this one too. A part that has ``persist()`` is asked, in the thread that writes, to
+        see to it that what it was told by now is on disk before the checkpoint is.
 
         Raises:
-            OSError: the disk; whatever was written is removed and the earlier checkpoints stand.
             TypeError: a part has a state that no file can hold.
+            RuntimeError: there is no memory for the copy.
         """
-        make_folder(self.root)
-        temporary = self.root / f".tmp-{step:08d}-{os.getpid()}"
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
+        taken = self._take(step, parts, asked_by, metrics)
+        return Saving(step, self._submit(lambda: self._write(taken)))
+
+    def _take(
+        self,
+        step: int,
+        parts: Mapping[str, Stateful],
+        asked_by: Mapping[str, Iterable[str]],
+        metrics: Mapping[str, float],
+    ) -> Taken:
+        import torch
+
+        states = {name: part.state_dict() for name, part in parts.items()}
+        tensors: dict[str, dict[str, Any]] = {"model": {}, "state": {}}
+        if "model" in states:
+            model = states["model"]
+            tensors["model"] = {name: value for name, value in model.items() if isinstance(value, torch.Tensor)}
+            states["model"] = {name: value for name, value in model.items() if name not in tensors["model"]}
+        document = {name: pack(state, name, tensors["state"]) for name, state in states.items()}
+        layouts = {kind: self._staging[kind].take(found) for kind, found in tensors.items() if found}
+        asked = {who: sorted(tags) for who, tags in asked_by.items()}
+        persist = tuple(part.persist for part in parts.values() if hasattr(part, "persist"))
+        return Taken(step, asked, dict(metrics), document, layouts, persist)
+
+    def _submit(self, write: Callable[[], Any]) -> Future[Any]:
+        if self._background:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, "eventloop-checkpoint")
+            return self._pool.submit(write)
+        future: Future[Any] = Future()
         try:
-            forerunner = self._mine_at(step)
-            asked = {who: sorted(tags) for who, tags in asked_by.items()}
-            if forerunner is not None:
-                metrics = {**forerunner.metrics, **metrics}
-                for who, tags in forerunner.asked_by.items():
-                    asked[who] = sorted({*tags, *asked.get(who, ())})
-            _write_parts(temporary, parts)
-            write_manifest(temporary, self.run_id, step, asked, metrics)
-            self._commit(temporary, step, forerunner)
+            future.set_result(write())
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    # -- in the thread that writes -------------------------------------------------------------------------------------
+
+    def _write(self, taken: Taken) -> Checkpoint:
+        since = time.monotonic()
+        temporary = self.temporary(taken.step)
+        try:
+            files = {STATE: write_json(temporary / STATE, taken.document)}
+            for kind, layout in taken.layouts.items():
+                path = temporary / f"{kind}{SUFFIX}"
+                files[path.name] = write_tensors(path, layout.header(), self._staging[kind].data())
+            for persist in taken.persist:
+                persist()
+            self._seal(temporary, taken, files)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        self._point_latest(step)
+        self._seconds.append(time.monotonic() - since)
         self._remove_unwanted()
-        return Checkpoint.read(self._place(step))
+        return Checkpoint.read(self._place(taken.step))
 
-    def _mine_at(self, step: int) -> Checkpoint | None:
+    def _seal(self, temporary: Path, taken: Taken, files: Mapping[str, tuple[int, str]]) -> None:
+        asked, metrics = {**taken.asked_by}, taken.metrics
+        forerunner = self.mine_at(taken.step)
+        if forerunner is not None:
+            metrics = {**forerunner.metrics, **metrics}
+            for who, tags in forerunner.asked_by.items():
+                asked[who] = sorted({*tags, *asked.get(who, ())})
+        write_manifest(temporary, self.run_id, taken.step, asked, metrics, files)
+        self.commit(temporary, taken.step, forerunner)
+
+    def _remove_unwanted(self, *, make_room: bool = False) -> None:
         try:
-            there = Checkpoint.read(self.at(step))
-        except CheckpointError:
-            return None
-        return there if there.run_id == self.run_id else None
+            mine = [c for c in self.list() if c.run_id == self.run_id]
+            going = self._retention.in_the_way(mine, _is_whole) if make_room else self._retention.unwanted(mine)
+            if make_room and going:
+                self.point_latest(max(c.step for c in mine if c not in going))
+            latest = self.latest()
+            for checkpoint in going:
+                if checkpoint.path.name != latest:
+                    self.trash(checkpoint.path)
+        except OSError as error:  # what has been committed stands all the same
+            logger().warning(f"checkpoints that nobody wants any more cannot be removed from {self.root}: {error}")
 
-    def _commit(self, folder: Path, step: int, forerunner: Checkpoint | None) -> None:
-        place, spare = self._place(step), self._spare(step)
-        if place.exists() and forerunner is None:
-            self._set_aside([place])  # of another run, or damaged
-        elif place.exists():  # no moment without a checkpoint of this step, and latest never names what is not there
-            if self._latest() == place.name:
-                (self.root / "latest").unlink()
-            if spare.exists():
-                self._trash(spare)
-            place.rename(spare)
-        folder.rename(place)  # the commit
-        sync(self.root)
-        if spare.exists():
-            self._trash(spare)
+    # -- what is kept, and how long it takes ---------------------------------------------------------------------------
 
-    def _latest(self) -> str | None:
-        try:
-            return (self.root / "latest").read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return None
+    def keep(self, saver: str, steps: frozenset[int], *, make_room: bool = False) -> None:
+        """What this saver wants kept from now on; carried out behind the save that is on its way.
 
-    def _point_latest(self, step: int) -> None:
-        temporary = self.root / f".latest-{os.getpid()}"
-        try:
-            write_text(temporary, self._place(step).name)
-            temporary.replace(self.root / "latest")
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync(self.root)
+        Args:
+            saver: who wants it.
+            steps: what it wants.
+            make_room: the steps are what it wants once its next save is there, and what that pushes out goes now, the
+                newest too; one that is verified stays.
+        """
+        self._submit(lambda: self._keep(saver, steps, make_room))
 
-    # -- removing ------------------------------------------------------------------------------------------------------
-
-    def keep(self, saver: str, steps: frozenset[int]) -> None:
-        """What this saver wants kept from now on."""
+    def _keep(self, saver: str, steps: frozenset[int], make_room: bool) -> None:
         self._retention.keep(saver, steps)
         if self.root.is_dir():
-            self._remove_unwanted()
+            self._remove_unwanted(make_room=make_room)
 
-    def _remove_unwanted(self) -> None:
-        mine = [c for c in self.list() if c.run_id == self.run_id]
-        latest = self._latest()
-        for checkpoint in self._retention.unwanted(mine):
-            if checkpoint.path.name != latest:
-                self._trash(checkpoint.path)
+    def estimate(self) -> float | None:
+        """Seconds that a save takes, by the slowest of the last three; None before the first."""
+        return max(self._seconds, default=None)
 
-    def _trash(self, path: Path) -> None:
-        trash = self.root / f".trash-{path.name}-{time.time_ns()}"
-        path.rename(trash)  # at once, so that no half of it is ever seen
-        shutil.rmtree(trash, ignore_errors=True)
-
-    def _set_aside(self, paths: Iterable[Path]) -> None:
-        n = 1
-        while (aside := self.root / f"aside-{n}").exists():
-            n += 1
-        aside.mkdir()
-        for path in paths:
-            path.rename(aside / path.name)
-            logger().warning(f"moved aside: {path} to {aside}")
-
-    # -- beginning -----------------------------------------------------------------------------------------------------
-
-    def clear_rubbish(self) -> None:
-        """Remove what a killed run left half-written or half-removed, and finish what it was replacing."""
-        for pattern in (".tmp-*", ".trash-*", ".latest-*"):
-            for path in self.root.glob(pattern):
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
-        for spare in self.root.glob(f"step-*{REPLACED}"):
-            place = spare.with_name(spare.name.removesuffix(REPLACED))
-            if place.exists():
-                self._trash(spare)
-            else:
-                spare.rename(place)
-
-    def go_on_from(self, origin: Checkpoint) -> None:
-        """The run goes on from this one: it is the latest, and what is later is moved aside, to be made anew."""
-        if later := [c.path for c in self.list() if c.step > origin.step]:
-            self._set_aside(later)
-        self._point_latest(origin.step)
+    def close(self) -> None:
+        """Wait for the save on its way, and give thread and memory back."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True)
+        for staging in self._staging.values():
+            staging.release()
 
 
-def _write_parts(folder: Path, parts: Mapping[str, Stateful]) -> None:
-    import torch
-
-    tensors: dict[str, Any] = {}
-    states = {name: part.state_dict() for name, part in parts.items()}
-    model = {name: value for name, value in states["model"].items() if isinstance(value, torch.Tensor)}
-    states["model"] = {name: value for name, value in states["model"].items() if name not in model}  # its extra state
-    packed = {name: pack(state, name, tensors) for name, state in states.items()}
-    aliases = {
-        "model": write_tensors(folder / "model.safetensors", model),
-        "state": write_tensors(folder / "state.safetensors", tensors),
-    }
-    write_json(folder / "state.json", {"states": packed, "aliases": aliases})
+def _is_whole(checkpoint: Checkpoint) -> bool:
+    try:
+        checkpoint.verify()
+    except CheckpointError:
+        return False
+    return True

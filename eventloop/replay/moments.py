@@ -62,7 +62,9 @@ REQUESTS: Final[Mapping[str, Callable[[Any], Request]]] = {
     "Stop": lambda content: Stop(str(content)),
     "SkipUpdate": lambda content: SkipUpdate(str(content)),
     "Save": lambda content: Save(str(content)),
-    "Keep": lambda content: Keep(frozenset(content)),
+    "Keep": lambda content: (
+        Keep(frozenset(content["steps"]), True) if isinstance(content, Mapping) else Keep(frozenset(content))
+    ),
     "Evaluate": lambda content: Evaluate(),
     "SetLR": SetLR,
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..budget import Budget
 from ..bus import Bus
-from ..checkpoint import Checkpoint
+from ..checkpoint import Saving
 from ..course import Course
 from ..events import (
     CheckpointSaved,
@@ -285,7 +285,7 @@ class _RecordedFolder(NoFolder):
         super().__init__(Standing("replay"))
         self._stage = stage
 
-    def save(self, step: int, asked_by: Mapping[str, Any], metrics: Mapping[str, float]) -> Checkpoint:
+    def save(self, step: int, asked_by: Mapping[str, Any], metrics: Mapping[str, float]) -> Saving:
         error = self._stage.save_failed(step)
         if error is not None:
             raise error

@@ -16,7 +16,8 @@ from ..folder import Folder
 from ..ledger import Ledger
 from ..limits import Limits, whole
 from ..loop import Loop
-from ..parts import Optimizers, unwrap
+from ..model import Model
+from ..optimizers import Optimizers
 from ..progress import MICRO, Groups, Progress
 from ..ranks import Alone
 from ..result import Result
@@ -131,8 +132,8 @@ class FakeLoop(Loop):
         self._course = Course(self._run, self._window, eval_every, Budget(self.bus, None), Still())
         live = {} if model is None else {"model": model}
         self._live = {**(bind or {}), **live, "optimizer": optimizer, "run_dir": run_dir and Path(run_dir)}
-        model_part = Nothing() if model is None else unwrap(model)
-        self._parts = {"model": model_part, "optimizer": Optimizers({"": optimizer}), **self._run.parts()}
+        held = Nothing() if model is None else Model(model)
+        self._parts = {"model": held, "optimizer": Optimizers({"": optimizer}, held.names), **self._run.parts()}
         self._attach(things)
 
     def _length(self, accumulate: int, eval_every: int | str | None) -> tuple[int | None, int | None]:

@@ -23,7 +23,7 @@ class Snapshot(Checkpoint):
     def verify(self) -> None:
         """Nothing can have happened to it."""
 
-    def load(self) -> dict[str, Any]:
+    def load(self, target: object = None) -> dict[str, Any]:
         """A fresh copy of every state."""
         tensors = {name: tensor.clone() for name, tensor in self.tensors.items()}
         return {name: unpack(state, tensors) for name, state in json.loads(self.states).items()}

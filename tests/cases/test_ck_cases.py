@@ -81,7 +81,7 @@ def test_c39_the_newest_rotate_and_the_best_comes_on_top(tmp_path):
 
 def save_ten(root):
     service = Checkpoints(root, "run")
-    service.save(10, killed_runs.numbers(10), {"saver": ["tag"]}, {})
+    service.save(10, killed_runs.numbers(10), {"saver": ["tag"]}, {}).result()
     return service
 
 
@@ -89,7 +89,7 @@ def assert_ten_is_there_and_thirty_works(service):
     assert [c.step for c in service.list()] == [10]
     assert service.newest().load()["other"]["w0"].tolist() == [10] * 100
     service.keep("saver", frozenset({10, 30}))
-    service.save(30, killed_runs.numbers(30), {"saver": ["tag"]}, {})
+    service.save(30, killed_runs.numbers(30), {"saver": ["tag"]}, {}).result()
     assert [c.step for c in service.list()] == [10, 30]
 
 
@@ -99,7 +99,7 @@ def test_c41_a_write_that_stops_half_way_leaves_the_checkpoint_before(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
         with pytest.raises(OSError, match=r"model\.safetensors cannot be written: .*File too large"):
-            service.save(20, killed_runs.numbers(20, 50_000), {"saver": ["tag"]}, {})
+            service.save(20, killed_runs.numbers(20, 50_000), {"saver": ["tag"]}, {}).result()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000010"]
@@ -113,5 +113,5 @@ def test_c41_a_process_that_dies_in_the_write_leaves_the_checkpoint_before(tmp_p
     assert run(killed_runs.die_in_save, root, 20, 20.0, operation) == 99
     assert [name for name in leftovers(tmp_path) if name.startswith(".tmp-00000020-")]
     assert_ten_is_there_and_thirty_works(service)  # what is left over is not listed and does not count
-    service.clear_rubbish()
+    service.repair()
     assert leftovers(tmp_path) == []

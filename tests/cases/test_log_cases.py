@@ -47,12 +47,11 @@ model = torch.nn.Linear(1, 1)
 loggers = [JSONLLogger(every=1), TensorBoardLogger(every=1)]
 optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
 attempt, last = int(sys.argv[2]), int(sys.argv[3])
-with Loop(model, optimizer, run_dir=sys.argv[1], max_steps=20, callbacks=loggers, resume="auto") as loop:
+with Loop(model, optimizer, run_dir=sys.argv[1], max_steps=20, callbacks=loggers, resume="auto", saves="sync") as loop:
     loop.bus.on(StepEnd, lambda event, state: Save("tenth") if state.step == 10 else None)
     for step in loop.updates():
         if step > last:
-            loggers[0].state_dict()  # what the lost part has written is on disk
-            loggers[1].state_dict()
+            loop.bus.persist()  # what the lost part has written is on disk
             os._exit(0)
         loop.step_end(loss=float(100 * attempt + step))
 assert loop.result.failures == ()

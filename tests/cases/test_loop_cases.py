@@ -193,6 +193,7 @@ def test_c43_the_last_update_is_judged_and_saved_once(tmp_path, updates, evaluat
         eval_every=4,
         evaluate=lambda: {"eval_loss": scores[loop.state.step]},
         callbacks=[saver],
+        saves="sync",
     )
     lines = Recorder(loop.bus)
     run(loop, model, batches=20)

@@ -247,7 +247,7 @@ MUTANTS: Final = (
     Mutant(
         "a state that nobody owns is thrown away",
         ROSTER,
-        "self._orphans = {k: states[k] for k in unknown}",
+        "self._orphans = {k: states[k] for k in report.unknown}",
         "self._orphans = {}",
         ("test_names.py",),
     ),

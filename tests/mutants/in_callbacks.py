@@ -52,9 +52,23 @@ MUTANTS: Final = (
     Mutant(
         "a second run begins with the bases of the first",
         SCHEDULES,
-        "            self._bases, self._last = {}, (0, {})",
+        "            self._bases, self._last, self._before, self._ramps = {}, (0, {}), {}, {}",
         "            pass",
         ("test_schedules.py::test_a_fresh_run_takes_its_bases_anew",),
+    ),
+    Mutant(
+        "the way back to a new plan is forgotten at the second resume",
+        SCHEDULES,
+        'self._ramps = {group: Ramp(*ramp) for group, ramp in state["ramps"].items()}',
+        "self._ramps = {}",
+        ("test_changed_plan.py::test_a_second_resume_goes_on_to_the_last_bit",),
+    ),
+    Mutant(
+        "a plan that should be kept is given up at the second resume",
+        SCHEDULES,
+        "for group, curve in (self._curves or self._before).items()}",
+        "for group, curve in self._wanted.items()}",
+        ("test_changed_plan.py::test_a_second_resume_goes_on_to_the_last_bit",),
     ),
     Mutant(
         "patience off by one",

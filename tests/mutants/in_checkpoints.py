@@ -12,6 +12,10 @@ MANIFEST: Final = "eventloop/checkpoint/manifest.py"
 SERVICE: Final = "eventloop/checkpoint/service.py"
 RETENTION: Final = "eventloop/checkpoint/retention.py"
 PARTS: Final = "eventloop/parts.py"
+OPTIMIZERS: Final = "eventloop/optimizers.py"
+MODEL: Final = "eventloop/model.py"
+FOLDER: Final = "eventloop/folder.py"
+START: Final = "eventloop/start.py"
 JOURNAL: Final = "eventloop/journal.py"
 SYNCED: Final = "test_durability.py::test_at_the_publishing_rename_everything_is_synced"
 CRASHED: Final = "test_durability.py::test_a_crash_at_each_operation_of_a_save_leaves_the_old_or_the_new"
@@ -149,15 +153,57 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the checkpoint's weight decay wins over the script's",
-        PARTS,
+        OPTIMIZERS,
         "                group.update(mine)\n",
         "",
         ("test_resumed_state.py::test_settings_of_the_script_win_and_each_difference_is_said",),
     ),
     Mutant(
+        "moments go by the place of their parameter",
+        OPTIMIZERS,
+        "own = names.get(id(parameter)) or [_place(i, j)]",
+        "own = [_place(i, j)]",
+        ("test_named_states.py::test_the_state_of_a_parameter_that_is_gone_or_new_is_named_and_moves_to_no_other",),
+    ),
+    Mutant(
+        "only the outermost wrappers are looked through",
+        MODEL,
+        "        if (attribute := _wraps(module)) is not None:",
+        "        if not plain and (attribute := _wraps(module)) is not None:",
+        ("test_named_states.py::test_names_are_plain_also_where_a_part_of_the_model_is_wrapped",),
+    ),
+    Mutant(
+        "what fits is copied before it is known that something does not",
+        MODEL,
+        "        if problems := self.problems(state, strict=strict):",
+        "        if False:",
+        ("test_named_states.py::test_a_model_that_does_not_fit_is_left_as_it_was",),
+    ),
+    Mutant(
+        "the model is filled before the states that users' code must take",
+        FOLDER,
+        '_FAILS_FIRST: Final = "bus"',
+        '_FAILS_FIRST: Final = "random"',
+        ("test_resume_report.py::test_a_callback_that_cannot_take_its_state_leaves_the_model_as_it_was",),
+    ),
+    Mutant(
+        "a run that must not differ is refused only when its folder was opened",
+        START,
+        "        folder.compare(parts, choices.on_mismatch)\n",
+        "        pass\n",
+        ("test_resume_report.py::test_on_mismatch_error_lists_everything_before_anything_is_written_or_loaded",),
+    ),
+    Mutant(
+        "settings are read when an object may have changed them",
+        START,
+        "        settings.note()",
+        "        pass",
+        ("test_resume_report.py::test_a_setting_that_an_object_fills_in_by_itself_is_no_difference",),
+    ),
+    Mutant(
         "a resume forgets in which epoch's middle it stands",
         PARTS,
-        "self.resumed_at = None if self.completed else self.batch",
+        "self.resumed_at = None if self.completed else sum(n or 0 for n in self.batches)",
         "self.resumed_at = None",
         ("test_resumed_data.py::test_a_generator_inside_a_batch_sampler_is_part_of_the_state",),
     ),

@@ -66,7 +66,7 @@ MUTANTS: Final = (
     Mutant(
         "rows before a checkpoint may be lost by a kill",
         LOGGER,
-        "            self._output.flush(1.0)",
+        "            output.flush(1.0)",
         "            pass",
         ("test_loggers.py::test_a_resumed_run_goes_on_with_the_open_window",),
     ),

@@ -11,6 +11,8 @@ LIMITS: Final = "eventloop/limits.py"
 RUN: Final = "eventloop/run.py"
 COURSE: Final = "eventloop/course.py"
 LOOP: Final = "eventloop/loop.py"
+SOURCE: Final = "eventloop/source.py"
+DATA: Final = "eventloop/data.py"
 WINDOW: Final = "eventloop/window.py"
 EVALUATION: Final = "eventloop/evaluation.py"
 VERDICT: Final = "eventloop/verdict.py"
@@ -145,17 +147,101 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the sampler is told the epoch from 1",
-        COURSE,
-        "sampler.set_epoch(self.progress.epoch - 1)",
-        "sampler.set_epoch(self.progress.epoch)",
+        SOURCE,
+        "part.set_epoch(epoch - 1)",
+        "part.set_epoch(epoch)",
         ("test_loop.py::test_the_sampler_is_told_the_epoch_from_0",),
     ),
     Mutant(
         "a resumed epoch begins with its first batch again",
-        COURSE,
-        "passed = sum(1 for _ in zip(range(skip), source, strict=False))",
-        "passed = skip",
+        SOURCE,
+        "passed = sum(1 for _ in zip(range(drawn), source, strict=False))",
+        "passed = drawn",
         ("test_resumed_data.py::test_a_generator_inside_a_batch_sampler_is_part_of_the_state",),
+    ),
+    Mutant(
+        "a checkpoint knows of the batch that was read ahead",
+        SOURCE,
+        "return self._stands() if self._ahead is UNREAD or dropped else self._before",
+        "return self._stands()",
+        ("test_resumed_data.py::test_the_rest_of_the_data_is_what_the_uncut_run_had_whatever_the_loader_and_the_cut",),
+    ),
+    Mutant(
+        "a loader's own state is not given back to it",
+        SOURCE,
+        "        loader.load_state_dict(state)\n        return iter(loader)",
+        "        return iter(loader)",
+        ("test_resumed_data.py::test_the_rest_of_the_data_is_what_the_uncut_run_had_whatever_the_loader_and_the_cut",),
+    ),
+    Mutant(
+        "a loader that says its end again gives an epoch without a batch",
+        SOURCE,
+        "self._ended.append(loader)",
+        "pass",
+        ("test_resumed_data.py::test_on_both_sides_of_an_epochs_edge_no_sample_is_lost_or_repeated",),
+    ),
+    Mutant(
+        "the first loader of an epoch is read again when the second was cut",
+        SOURCE,
+        "elif (drawn := self._due[place]) is None:",
+        "elif (drawn := self._due[place] or 0) is None:",
+        ("test_resumed_data.py::test_an_epoch_over_two_loaders_goes_on_in_the_one_that_was_cut",),
+    ),
+    Mutant(
+        "a loader that was left is gone back to",
+        SOURCE,
+        "                position.batches[earlier] = None",
+        "                pass",
+        ("test_resumed_data.py::test_a_loader_that_the_body_has_left_for_the_next_one_is_not_gone_back_to",),
+    ),
+    Mutant(
+        "a sampler that can skip is not asked to",
+        SOURCE,
+        "if (found := _skippable(loader)) is not None:",
+        "if (found := None) is not None:",
+        ("test_resumed_data.py::test_a_sampler_that_can_skip_is_told_to_and_nothing_is_read_in_vain",),
+    ),
+    Mutant(
+        "an iterator is wound like a loader",
+        SOURCE,
+        'if hasattr(loader, "__next__") and iter(loader) is loader:',
+        "if False:",
+        ("test_resumed_data.py::test_an_iterator_in_mid_epoch_is_a_warning_and_goes_on_from_where_it_stands",),
+    ),
+    Mutant(
+        "the epoch has no part in what a dataset draws",
+        DATA,
+        "_number(self.seed, int(self._epoch), _plain(index))",
+        "_number(self.seed, 0, _plain(index))",
+        ("test_seeded_data.py::test_a_sample_is_a_function_of_seed_epoch_and_index",),
+    ),
+    Mutant(
+        "workers that live on keep their first epoch",
+        DATA,
+        "self._epoch.fill_(epoch)",
+        "self._epoch = torch.tensor(epoch)",
+        ("test_seeded_data.py::test_workers_see_the_epoch_and_give_what_the_main_process_gives",),
+    ),
+    Mutant(
+        "a dataset's batch method reads past the seeds",
+        DATA,
+        'if name == "dataset" or name.startswith("__"):',
+        'if name == "dataset":',
+        ("test_seeded_data.py::test_the_batch_method_of_the_wrapped_dataset_does_not_bypass_the_seeds",),
+    ),
+    Mutant(
+        "what a sample drew moves the random states of the run",
+        DATA,
+        "        torch.set_rng_state(before[1])",
+        "        pass",
+        ("test_seeded_data.py::test_the_random_states_are_as_before_even_when_a_sample_fails",),
+    ),
+    Mutant(
+        "a sampler skips in every epoch",
+        DATA,
+        "first, self._skip = self._skip, 0",
+        "first = self._skip",
+        ("test_seeded_data.py::test_the_order_is_a_permutation_of_seed_and_epoch_and_a_skip_leaves_out_its_beginning",),
     ),
     Mutant(
         "a checkpoint of an epoch's end makes the run repeat that epoch",

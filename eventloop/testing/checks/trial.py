@@ -232,7 +232,7 @@ def _told(answer: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
             pairs = ", ".join(f"{key}={_number(value)}" for key, value in request.metrics.items())
             yield f"Report({pairs})", tuple(map(str, request.metrics))
         elif isinstance(request, Keep):
-            yield f"Keep({sorted(request.steps)})", ()
+            yield f"Keep({sorted(request.steps)}{', make_room=True' if request.make_room else ''})", ()
         elif isinstance(request, BaseException):
             yield f"raised a {type(request).__name__}", ()  # its text may tell who else is there
         elif request is not None:
