@@ -42,9 +42,9 @@ class ModelCheckpoint(Callback):
     is saved is the state of every handler after the event.
 
     A checkpoint stays if any of ``save_top_k``, ``keep_last`` and ``keep_every`` wants it, and the newest always stays.
-    They count and remove only checkpoints that this run wrote and this saver asked for. What a new checkpoint pushes out
-    is removed when that stands, so for a while the disk holds one more. A save on its way to the disk counts as standing
-    when the next score is judged; one that failed does not.
+    They count and remove only checkpoints that this run wrote and this saver asked for. What a new checkpoint pushes
+    out is removed when that stands, so for a while the disk holds one more. A save on its way to the disk counts as
+    standing when the next score is judged; one that failed does not.
 
     Args:
         monitor: the metric that scores a checkpoint.

@@ -150,10 +150,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _differ(there: Any, here: Any) -> bool:
-    """Whether two tensors have other shapes; a lazy parameter has none yet, and an extra state has none at all."""
+    """Whether two tensors have other shapes; an extra state has none."""
     from torch import Tensor
-    from torch.nn.parameter import is_lazy
 
-    if not (isinstance(there, Tensor) and isinstance(here, Tensor)) or is_lazy(here):
-        return False
-    return _shape(there) != _shape(here)
+    return isinstance(there, Tensor) and isinstance(here, Tensor) and _shape(there) != _shape(here)

@@ -138,6 +138,7 @@ class Run(Teller):
         if self.saving is not None:
             wait([self.saving.future])
             self.landed()
+            self.ledger.carry_out_keeps(self)  # by what was wanted before, it might be removed by the next one
 
     def landed(self) -> None:
         """A save has ended behind the boundary at which it was asked for: that it failed is a second line."""
@@ -241,8 +242,7 @@ class Run(Teller):
         control.raise_failures()
         self.nothing_left = self._why_nothing() if nothing_left else ""
         if nothing_left:  # whatever else was asked for expires: no evaluation, no save
-            for asked in [a for a in self.ledger.pending if isinstance(a.request, Keep)]:
-                self.keep(asked)
+            self.ledger.carry_out_keeps(self)
             logger().warning(f"nothing left to do after update {self.progress.step}: {self.nothing_left}")
         else:
             self.settle()

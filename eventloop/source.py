@@ -73,6 +73,10 @@ class Reading(Generic[B]):
         if self._ahead is not UNREAD:
             self._ahead = END
 
+    def drop(self) -> None:
+        """The epoch is over, and with it what had been read ahead."""
+        self._ahead = UNREAD
+
     def at_hand(self) -> tuple[Any, list[Any]]:
         """The loader's own state or None, and those of its generators, at the batch in hand."""
         dropped = self._position.completed  # the epoch is over, and whatever had been read ahead in it
@@ -109,6 +113,8 @@ class Source:
     def begin_epoch(self) -> None:
         """The next loader is the first of an epoch, of a new one or of the one that a checkpoint has cut."""
         self._due, self._place = list(self._position.batches), 0
+        for reading in self._readings.values():
+            reading.drop()
 
     def open(self, loader: Iterable[B], epoch: int, *, saves: bool) -> Reading[B]:
         """The loader's iterator, where a resumed run stands.

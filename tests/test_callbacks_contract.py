@@ -23,6 +23,7 @@ from eventloop.testing.checks import Training, answers, callback_checks, small_m
 
 SYNC = {"asks": "it has to know before the weights change; its docstring says that this is a sync an update"}
 ALL = {"bounded": "it keeps all checkpoints, and a score of each"}
+MILESTONES = {"bounded": "it keeps one checkpoint in so many for ever, and notes which"}
 
 OURS = {
     "EarlyStopping": (lambda: EarlyStopping("eval_loss"), {}),
@@ -32,6 +33,8 @@ OURS = {
     "ModelCheckpoint best two": (lambda: ModelCheckpoint("eval_loss", save_top_k=2, every_steps=3), {}),
     "ModelCheckpoint all": (lambda: ModelCheckpoint("score", "max", save_top_k=-1, every_epochs=2), ALL),
     "ModelCheckpoint seconds": (lambda: ModelCheckpoint(every_steps=4, every_seconds=3.0, save_top_k=2), {}),
+    "ModelCheckpoint tight": (lambda: ModelCheckpoint("eval_loss", every_steps=2, keep_last=2, make_room=True), {}),
+    "ModelCheckpoint milestones": (lambda: ModelCheckpoint(every_steps=2, keep_every=6), MILESTONES),
     "WarmupCosine": (lambda: WarmupCosine(2), {}),
     "WarmupCosine to an end": (lambda: WarmupCosine(3, total_steps=10, eta_min=0.01), {}),
     "LearningRateMonitor": (lambda: LearningRateMonitor(log_momentum=True), {}),

@@ -302,7 +302,8 @@ def test_the_error_of_a_function_that_carries_out_ends_the_run_unchanged(parts):
 
 def test_one_boundary_makes_one_save_with_all_tags_those_of_the_evaluation_included(parts, tmp_path):
     model, optimizer = parts
-    loop = Loop(model, optimizer, run_dir=tmp_path / "run", max_epochs=1, evaluate=lambda: {"a": 1.0}, eval_every=2)
+    options = {"run_dir": tmp_path / "run", "max_epochs": 1, "saves": "sync"}
+    loop = Loop(model, optimizer, evaluate=lambda: {"a": 1.0}, eval_every=2, **options)
     ask(loop, "step_end", Save("step"), every=2, name="steps")
     ask(loop, "eval_end", Save("best"), name="best")
     ask(loop, "epoch_end", Save("epoch"), name="epochs")
@@ -333,7 +334,7 @@ def block_checkpoints(loop, folder):
 @pytest.mark.parametrize(("policy", "saved", "status"), [("isolate", [2, 3], "completed"), ("stop", [1], "stopped")])
 def test_a_save_that_fails_is_the_failure_of_who_asked(parts, tmp_path, policy, saved, status):
     model, optimizer = parts
-    loop = Loop(model, optimizer, run_dir=tmp_path / "run", max_epochs=1)
+    loop = Loop(model, optimizer, run_dir=tmp_path / "run", max_epochs=1, saves="sync")
     block_checkpoints(loop, tmp_path / "run")
     ask(loop, "step_end", Save(), name="saver", failure=policy)
     lines = recorded(loop)

@@ -245,6 +245,7 @@ def test_a_resumed_run_goes_on_with_the_open_window(tmp_path):
     run = RawRun(JSONLLogger(every=5), run_dir=tmp_path)
     run.steps(1, 8, loss=torch.tensor, norm=float)
     saved, state = run.bus.state_dict(), run.state
+    run.bus.persist()
     run.steps(9, 11, loss=lambda n: 1000.0)
     resumed = RawRun(JSONLLogger(every=5), run_dir=tmp_path, saved=saved, state=state)
     resumed.steps(9, 12, loss=torch.tensor, norm=float)
@@ -252,10 +253,10 @@ def test_a_resumed_run_goes_on_with_the_open_window(tmp_path):
     assert rows_of(tmp_path, "step", "loss", "norm") == [(5, 3.0, 3.0), (10, 8.0, 8.0), (12, 11.5, 11.5)]
 
 
-def test_a_checkpoints_rows_are_on_disk_when_its_state_is_taken(tmp_path):
+def test_a_checkpoints_rows_are_on_disk_before_it_is_committed(tmp_path):
     run = RawRun(JSONLLogger(every=1), TensorBoardLogger(every=1), run_dir=tmp_path)
     run.steps(1, 5, loss=float)
-    run.bus.state_dict()
+    run.bus.persist()
     assert rows_of(tmp_path, "step") == [(1,), (2,), (3,), (4,), (5,)]
     assert len(series(tmp_path / "tb" / "rank_0", "train/loss")) == 5
 
@@ -286,7 +287,7 @@ def test_a_failing_file_follows_the_policy_of_the_subscription(tmp_path):
     (tmp_path / "file").write_text("")
     run = RawRun(JSONLLogger(tmp_path / "file" / "log.jsonl", every=1), failure="stop")
     run.step(loss=1.0)
-    run.bus.state_dict()
+    run.bus.persist()
     state = run.state.begin_update().end_update().report(loss=2.0)
     control = run.bus.publish(StepEnd(), state)
     assert control.stop.who == "JSONLLogger"

@@ -192,6 +192,10 @@ def test_a_missing_metric_is_an_error_if_strict():
         ({"monitor": ""}, r"monitor='' must be a name"),
         ({"mode": "min"}, r"mode='min' says how a monitor is judged, and monitor=None"),
         ({"strict": 1}, r"strict=1 must be True or False"),
+        ({"keep_last": 0}, r"keep_last=0 must be a whole number >= 1"),
+        ({"keep_last": 2.0}, r"keep_last=2\.0"),
+        ({"keep_every": 0}, r"keep_every=0 must be a whole number >= 1"),
+        ({"make_room": "yes"}, r"make_room='yes' must be True or False"),
     ],
 )
 def test_arguments_are_checked_at_construction(options, text):
@@ -203,3 +207,6 @@ def test_it_says_what_it_keeps():
     assert ModelCheckpoint().describe() == "keeps 1 and the newest"
     assert ModelCheckpoint("loss", save_top_k=-1).describe() == "keeps all by loss min (by its name)"
     assert ModelCheckpoint("acc", "max", save_top_k=0).describe() == "keeps the newest by acc max"
+    saver = ModelCheckpoint("acc", "max", save_top_k=2, keep_last=3, keep_every=1000, make_room=True)
+    text = "keeps the 2 best by acc max, the last 3, one each 1000 updates and the newest, and makes room first"
+    assert saver.describe() == text

@@ -94,7 +94,7 @@ def test_a_checkpoints_model_loads_into_a_plain_module_with_its_versions(tmp_pat
 
 
 def test_a_lazy_module_takes_the_shape_of_the_checkpoint():
-    """Fails if the shape of a parameter that has none yet is compared."""
+    """Fails if modules with a hook before the loading are judged: such a hook gives the parameter its shape."""
     model = nn.Sequential(nn.LazyLinear(2))
     Model(model).load_state_dict(Model(nn.Sequential(nn.Linear(3, 2))).state_dict())
     assert model[0].weight.shape == (2, 3)

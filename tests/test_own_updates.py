@@ -111,7 +111,7 @@ def test_updates_numbers_the_updates_of_a_script_that_draws_its_own_batches(part
 def test_a_save_before_the_last_evaluation_of_its_update_is_not_the_last_save(parts, tmp_path):
     """Fails if saves are told apart by their step alone: the newest would know nothing of the last evaluation."""
     model, optimizer = parts
-    options = {"max_steps": 2, "evaluate": lambda: {"eval_loss": 1.0}, "eval_every": None}
+    options = {"max_steps": 2, "evaluate": lambda: {"eval_loss": 1.0}, "eval_every": None, "saves": "sync"}
     loop = Loop(model, optimizer, run_dir=tmp_path / "run", **options)
     ask(loop, "step_end", Save("mine"), once=2)
     lines = recorded(loop)

@@ -1,5 +1,6 @@
 """What a run is told of the checkpoint that it goes on from, and what it may refuse before anything is touched."""
 
+import contextlib
 import logging
 
 import pytest
@@ -155,10 +156,11 @@ def test_how_the_data_was_found_again_is_said(tmp_path):
 
 
 def jumps(run_dir, *callbacks, lr=1.0, **options):
+    """Run with SGD; returns what the report has of the learning rates."""
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     loop = Loop(model, optimizer, run_dir=run_dir, callbacks=callbacks, **options)
-    with loop:
+    with contextlib.suppress(Cut), loop:
         for _ in loop.updates():
             loop.step_end()
     return loop.resumed and [tuple(jump) for jump in loop.resumed.lr]
@@ -167,13 +169,26 @@ def jumps(run_dir, *callbacks, lr=1.0, **options):
 def test_the_next_rate_of_the_same_plan_is_no_jump_and_that_of_another_plan_is(tmp_path):
     """Fails if two rates of a schedule are compared instead of the rate with the plan's own next one."""
     for name, total, expected in (("same", 4, []), ("longer", 8, [("group_0", 0.75, pytest.approx(0.8117449009))])):
-        jumps(tmp_path / name, WarmupCosine(1, 4), cut_at(3), max_steps=3)
+        jumps(tmp_path / name, WarmupCosine(1, 4), max_steps=3)
         assert jumps(tmp_path / name, WarmupCosine(1, total), max_steps=4, resume="auto") == expected
 
 
 def test_a_longer_run_on_a_curve_of_its_own_length_is_no_jump(tmp_path):
     jumps(tmp_path, WarmupCosine(1, 10), max_steps=3)
     assert jumps(tmp_path, WarmupCosine(1, 10), max_steps=6, resume="auto") == []
+
+
+def test_a_longer_plan_is_a_jump_though_no_setting_of_the_schedule_is_another(tmp_path):
+    """Fails if the settings alone decide whether the plan is another one."""
+    jumps(tmp_path, WarmupCosine(1), cut_at(3), ModelCheckpoint(**EVERY_UPDATE), max_steps=4)
+    (jump,) = jumps(tmp_path, WarmupCosine(1), max_steps=8, resume="auto")
+    assert jump == ("group_0", 0.75, pytest.approx(0.8117449009))
+
+
+def test_a_setting_of_the_schedule_that_changes_no_rate_makes_no_jump(tmp_path):
+    """Fails if the plan that the schedule has kept is not asked."""
+    jumps(tmp_path, WarmupCosine(1, 4), max_steps=3)
+    assert jumps(tmp_path, WarmupCosine(1, 4, on_change="keep"), max_steps=4, resume="auto") == []
 
 
 def test_without_a_schedule_another_base_is_a_jump(tmp_path):

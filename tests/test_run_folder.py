@@ -199,7 +199,7 @@ def test_run_json_tells_what_was_run(parts, folder, tmp_path, monkeypatch):
             "name": "WarmupCosine",
             "type": "WarmupCosine",
             "path": "callbacks:WarmupCosine",
-            "settings": {"warmup_steps": 1, "total_steps": None, "eta_min": 0.0},
+            "settings": {"warmup_steps": 1, "total_steps": None, "eta_min": 0.0, "on_change": "follow"},
         },
         {
             "name": "EarlyStopping",
@@ -269,6 +269,7 @@ def test_nothing_is_written_before_the_run_begins_and_nothing_else_after(parts, 
         for _ in loop.batches(batches(1)):
             loop.step_end(loss=1.0)
     assert [name for name in files(folder) if not name.startswith("checkpoints/step-")] == [
+        ".lock",
         "checkpoints/latest",
         "journal.jsonl",
         "run.json",

@@ -77,7 +77,7 @@ def test_update_without_backward_is_an_error(parts):
 
 def test_a_save_asked_for_in_mid_accumulation_is_deferred_to_the_end_of_the_update(parts, tmp_path):
     model, optimizer = parts
-    loop = Loop(model, optimizer, run_dir=tmp_path / "run", max_epochs=1, accumulate=2)
+    loop = Loop(model, optimizer, run_dir=tmp_path / "run", max_epochs=1, accumulate=2, saves="sync")
     ask(loop, "step_begin", Save("mid"), once=2, name="saver")
     lines = recorded(loop)
     result = train(loop, model, batches(5))
