@@ -59,4 +59,4 @@ class Retention:
         parts = [str(self.top_k)] if self.top_k else []
         parts += [] if self.last is None else [f"the last {self.last}"]
         parts += [] if self.every is None else [f"one each {self.every} updates"]
-        return " and ".join([*parts, "the newest"])
+        return " and ".join([", ".join(parts), "the newest"] if parts else ["the newest"])

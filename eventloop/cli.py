@@ -138,6 +138,42 @@ def replay(run: Path, settings: tuple[str, ...], as_json: bool) -> None:
     sys.exit(code)
 
 
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--verify", is_flag=True, help="Read every file and compare its hash.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def checkpoints(run: Path, verify: bool, as_json: bool) -> None:
+    """Show the checkpoints of a run: which is the best, which the newest, and with --verify which are whole.
+
+    RUN is a run folder or its folder of checkpoints; nothing in it is changed. Without --verify the manifests alone are
+    read. Exit code: 0, 1 if --verify finds a broken one, 2 an error.
+    """
+    from .checkpoint import command
+
+    shelf = command.look(run, verify=verify)
+    click.echo(command.as_json(shelf) if as_json else shelf)
+    sys.exit(1 if verify and shelf.broken else 0)
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--step", type=click.IntRange(min=0), help="The checkpoint of this step; default: the newest whole one.")
+@click.option("--best", is_flag=True, help="The best one.")
+@click.option("--dtype", help="Turn floating-point tensors into it, such as bfloat16.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
+def export(run: Path, file: Path, step: int | None, best: bool, dtype: str | None, overwrite: bool) -> None:
+    """Write the weights of a run's model into FILE, one plain safetensors file under the names of the module's own.
+
+    RUN is a run folder or one checkpoint.
+    """
+    if best and step is not None:
+        raise click.UsageError("--best and --step name two checkpoints; give one of them")
+    from .checkpoint import command
+
+    click.echo(command.run_export(run, file, step, best=best, dtype=dtype, overwrite=overwrite))
+
+
 def _free(parent: Path) -> Path:
     n = 1
     while (folder := parent / f"digits-{n}").exists():

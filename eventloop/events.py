@@ -107,8 +107,8 @@ class EpochEnd(Event):
 class CheckpointSaved(Event):
     """A checkpoint is durable: ``path`` of its folder, the ``step`` it holds, the ``tags`` it was asked for under.
 
-    It is told before the first event behind that moment, which may be some updates after the save was asked for, and
-    before another save begins. ``seconds``: from then until it was durable.
+    It is told between two updates, at the first boundary behind that moment, which may be some updates after the save
+    was asked for, and before another save begins. ``seconds``: from then until it was durable.
     """
 
     path: str = ""

@@ -48,6 +48,7 @@ class Folder:
         self.path = Path(path).absolute()  # the script may change its folder in mid-run
         self.checkpoints = Checkpoints(self.path / "checkpoints", run_id, background=background)
         self._lock: RunLock | None = None
+        self._resume = resume
         self.origin, self.skipped = find(self.checkpoints, resume)
         self._ours = self.origin is not None and self.origin.path.parent.resolve() == self.checkpoints.root.resolve()
         new = resume != "auto" and not self._ours
@@ -75,11 +76,19 @@ class Folder:
             if aside is not None:
                 logger().warning(f"moved the earlier run aside to {aside}")
         make_folder(self.path)
-        self._lock = RunLock(self.path)
+        self._lock = self._lock or RunLock(self.path)
         self.checkpoints.repair()
         if self.origin is not None and self._ours:  # a replacement that a kill had cut short is finished by now
             self.origin = replace(self.origin, path=self.checkpoints.at(self.origin.step))
         self._describe = lambda: describe_run(self.path, self.checkpoints.run_id, seed, callbacks)
+
+    def _claim(self) -> None:
+        """Before a checkpoint is read nobody else may write there; what has been written since it was found counts."""
+        if self.origin is None or not self._ours or self._lock is not None:
+            return
+        self._lock = RunLock(self.path)
+        if self._resume == "auto" and self.checkpoints.list()[-1:] != [self.origin]:
+            self.origin, self.skipped = find(self.checkpoints, self._resume)
 
     def compare(self, parts: Mapping[str, Stateful], on_mismatch: str = "report") -> None:
         """Read the checkpoint to go on from and find out what fits; nothing is loaded or written.
@@ -88,8 +97,9 @@ class Folder:
             CheckpointError: it is damaged, or a state in it does not fit.
             ResumeError: something differs, and ``on_mismatch`` is "error".
         """
+        self._claim()
         if self.origin is not None:
-            self._states = self.origin.load()
+            self._states = self.origin.load(getattr(parts.get("model"), "target", None))
             self.planned_from = self._states.get("progress", {}).get("lr", {})
             self.resumed = compare(self.origin, self.skipped, self._states, parts)
             if on_mismatch == "error":

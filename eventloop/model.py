@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import CheckpointError
@@ -83,6 +84,23 @@ class Model:
         prefixes = {real.removesuffix("."): to.removesuffix(".") for real, to, _ in modules_of(self.module)}
         versions = {prefixes[at]: dict(known) for at, known in getattr(state, METADATA, {}).items() if at in prefixes}
         return {plain[name]: value for name, value in state.items()} | {METADATA: versions}
+
+    def target(self, place: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Where a tensor of a checkpoint is to be read into: spread like the parameter that it is, or belongs to.
+
+        None if that lies whole in this process, and for what belongs to no parameter.
+        """
+        import torch
+
+        for name, tensor in self._spread.items():
+            of_optimizer = place.startswith("optimizer.") and f".state.{name}." in place
+            if (place == f"model.{name}" or of_optimizer) and tuple(tensor.shape) == shape:
+                return torch.zeros_like(tensor, dtype=dtype)
+        return None
+
+    @cached_property
+    def _spread(self) -> dict[str, Any]:
+        return {name: tensor for name, tensor in self._plain_state().items() if hasattr(tensor, "to_local")}
 
     def problems(self, state: Mapping[str, Any], *, strict: bool = True) -> list[str]:
         """Why a state does not fit, all of it: names that are missing or not expected, and other shapes.

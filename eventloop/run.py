@@ -7,6 +7,7 @@ from concurrent.futures import wait
 from typing import Any
 
 from .bus import Bus
+from .checkpoint import Saving
 from .deaf import waited_in_vain
 from .errors import ReplyError, told
 from .evaluation import Evaluation
@@ -55,6 +56,7 @@ class Run(Teller):
         self.skips = False  # a save that may be left out is, while another is being written
         self.position = Position()
         self.saved_at: tuple[int, int] | None = None  # step and evaluations
+        self.saving: Saving | None = None  # on its way to the disk, or there, and not yet told of
         self._saving_for: list[Asked] = []
         self._savers: set[str] = set()  # who has asked for a save in this run
         self._obeys: dict[type[Request], Callable[[Any], object]] = {}
@@ -65,7 +67,9 @@ class Run(Teller):
     # -- carrying out (see `ledger.Acts`) ------------------------------------------------------------------------------
 
     def settle(self, *, saves: bool = True) -> None:
-        """Carry out what is pending."""
+        """Tell of a save that has ended by now, and carry out what is pending."""
+        if self.saving is not None and self.saving.done():
+            self._landed()
         if self.ledger.pending:
             self.ledger.carry_out(self, self.progress.step, saves=saves)
 
@@ -137,10 +141,10 @@ class Run(Teller):
         """
         if self.saving is not None:
             wait([self.saving.future])
-            self.landed()
+            self._landed()
             self.ledger.carry_out_keeps(self)  # by what was wanted before, it might be removed by the next one
 
-    def landed(self) -> None:
+    def _landed(self) -> None:
         """A save has ended behind the boundary at which it was asked for: that it failed is a second line."""
         asked, why = self._saving_for, None
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .bus import Bus
-from .checkpoint.service import Saving
 from .events import Event, TrainBegin
 from .fold import NOTHING, Control
 from .folder import Folder
@@ -19,7 +18,6 @@ class Teller:
     """The half of a run that publishes.
 
     Attributes:
-        saving: the save that is on its way to the disk; looked at before each event.
         told: the classes of the events that somebody heard.
     """
 
@@ -28,13 +26,9 @@ class Teller:
         self.told: set[type[Event]] = set()
         journal = None if folder is None else folder.journal
         self._full = journal if isinstance(journal, FullJournal) else None
-        self.saving: Saving | None = None
         self._telling = False
         self._event: Event = TrainBegin()  # the last one told
         ledger.written = self._journal
-
-    def landed(self) -> None:
-        """The save that was on its way has ended."""
 
     def tell(self, event: Event) -> Control:
         """Publish an event if anybody hears it; no snapshot is built otherwise.
@@ -42,8 +36,6 @@ class Teller:
         Raises:
             Exception: the first error of a handler under the policy ``raise``.
         """
-        if self.saving is not None and self.saving.done():
-            self.landed()
         if not self.bus.hears(type(event), self.progress.fields):
             return NOTHING
         control = self.tell_quietly(event)

@@ -208,5 +208,5 @@ def test_it_says_what_it_keeps():
     assert ModelCheckpoint("loss", save_top_k=-1).describe() == "keeps all by loss min (by its name)"
     assert ModelCheckpoint("acc", "max", save_top_k=0).describe() == "keeps the newest by acc max"
     saver = ModelCheckpoint("acc", "max", save_top_k=2, keep_last=3, keep_every=1000, make_room=True)
-    text = "keeps the 2 best by acc max, the last 3, one each 1000 updates and the newest, and makes room first"
+    text = "keeps 2, the last 3, one each 1000 updates and the newest by acc max, and makes room first"
     assert saver.describe() == text

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from killed_runs import numbers
 from saved_by_hand import Savings
-from small_runs import count, on_disk
+from small_runs import SCORES, count, on_disk
 
 from callbacks import ModelCheckpoint
-from eventloop import Bus
+from eventloop import Bus, Keep, Save, read_stream
 from eventloop.checkpoint import Checkpoints
+from eventloop.replay import replay
 
 SCORE = st.sampled_from([0.1, 0.2, 0.2, 0.3, 0.4, math.nan, math.inf])
 RULES = st.fixed_dictionaries(
@@ -144,38 +145,52 @@ def test_a_save_that_failed_does_not_count(tmp_path, delay, make_room):
     assert run.standing == {6}
 
 
-class Part:
-    """A part of the checkpoint that calls back when its state is taken."""
+class NoFolderAt:
+    """From the evaluation of a step until the next update there is a file where the checkpoints should lie."""
 
-    def __init__(self, look):
-        self.look = look
+    def __init__(self, root, step):
+        self.root, self.away, self.step = root, root.with_name("away"), step
+
+    def on_eval_end(self, event, state):
+        if state.step == self.step:
+            self.root.rename(self.away)
+            self.root.write_text("")
+
+    def on_step_begin(self, event, state):
+        if self.away.exists():
+            self.root.unlink()
+            self.away.rename(self.root)
+
+
+@pytest.mark.parametrize("make_room", [False, True])
+def test_the_loop_tells_a_saver_that_its_save_failed(tmp_path, make_room):
+    """Fails if the saver does not hear that its save failed."""
+    bus, saver = Bus(), ModelCheckpoint("eval_loss", make_room=make_room)
+    bus.attach(saver, failure="isolate")
+    scores = {1: 0.5, 2: 0.1, 3: 0.4, 4: 0.6}
+    count(tmp_path, NoFolderAt(tmp_path / "checkpoints", 2), bus=bus, scores=scores, max_steps=4)
+    assert [str(failure.subscription) for failure in bus.failures] == ["ModelCheckpoint"]
+    assert (saver.best_step, on_disk(tmp_path)) == (3, {3, 4})
+
+
+# -- room --------------------------------------------------------------------------------------------------------------
+
+
+class Look:
+    """Notes which checkpoints there are when the state is taken."""
+
+    def __init__(self, run_dir):
+        self.run_dir, self.there = run_dir, []
 
     def on_train_end(self, event, state):
         pass
 
     def state_dict(self):
-        self.look()
+        self.there.append(on_disk(self.run_dir))
         return {}
 
     def load_state_dict(self, state):
         pass
-
-
-def test_the_loop_tells_a_saver_that_its_save_failed(tmp_path):
-    """Fails if the saver does not hear that its save failed."""
-    failed, bus, saver = [], Bus(), ModelCheckpoint("eval_loss")
-
-    def look():
-        if saver.best_step == 1 and not failed:
-            failed.append(True)
-            raise OSError("disk full")
-
-    bus.attach(saver, failure="isolate")
-    count(tmp_path, Part(look), bus=bus, scores={1: 0.5, 2: 0.1, 3: 0.4, 4: 0.6}, max_steps=4)
-    assert (failed, saver.best_step, on_disk(tmp_path)) == ([True], 3, {3, 4})
-
-
-# -- room --------------------------------------------------------------------------------------------------------------
 
 
 def saved(root, *steps):
@@ -224,11 +239,23 @@ def test_room_is_not_made_of_what_others_want_or_never_spoke_of(tmp_path):
 
 def test_a_run_that_makes_room_never_has_more_than_it_keeps_and_one(tmp_path):
     """Fails if the loop does not say to the service that room is to be made."""
-    there, scores = [], {1: 0.9, 2: 0.5, 3: 0.6, 4: 0.4, 5: 0.3}
+    look, scores = Look(tmp_path), {1: 0.1, 2: 0.5, 3: 0.6, 4: 0.05, 5: 0.7}
     saver = ModelCheckpoint("eval_loss", make_room=True, every_steps=1)
-    count(tmp_path, saver, Part(lambda: there.append(on_disk(tmp_path))), scores=scores, max_steps=5)
-    assert there == [set(), {1}, {2}, {2}, {4}]
-    assert on_disk(tmp_path) == {5}
+    count(tmp_path, saver, look, scores=scores, max_steps=5)
+    assert look.there[1:] == [set(), {1}, {1}, {3}, {4}]  # the loop tries it once when it begins
+    assert on_disk(tmp_path) == {4, 5}
+
+
+def test_a_replay_keeps_what_the_run_kept(tmp_path):
+    """Fails if a record loses what a wish that makes room wants."""
+    bus, saver = Bus(), ModelCheckpoint("eval_loss", every_steps=4, keep_last=2, make_room=True)
+    mine = Save("mine"), Keep(frozenset({2, 3}), make_room=True)
+    bus.on("step_end", lambda event, state: mine if state.step < 4 else None, name="me")
+    count(tmp_path, saver, bus=bus, scores=SCORES, max_steps=9, journal="full")
+    (row, *_) = (row for row in read_stream(tmp_path) if row["event"] == "step_end")
+    assert row["asked"] == [["me", "Save", "mine"], ["me", "Keep", {"steps": [2, 3], "make_room": True}]]
+    told = replay(tmp_path)
+    assert set(told.kept) == on_disk(tmp_path) == {2, 3, 5, 8, 9}
 
 
 # -- what a user writes ------------------------------------------------------------------------------------------------

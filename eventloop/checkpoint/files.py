@@ -6,9 +6,11 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+PORTION: Final = 1 << 20  # bytes that are hashed at once
 
 
 def make_folder(path: Path) -> None:
@@ -52,7 +54,11 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def sha256(path: Path) -> str:
-    """The file's hash."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256(path: Path, progress: Callable[[int], object] = lambda size: None) -> str:
+    """The file's hash; ``progress`` is told the bytes of each portion."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(PORTION))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(buffer):
+            digest.update(buffer[:size])
+            progress(size)
+    return digest.hexdigest()

@@ -15,7 +15,7 @@ from ..model import with_versions
 from ..rows import plain
 from .codec import unpack
 from .files import sha256, sync, write_json
-from .tensor_file import read_tensors
+from .tensor_file import Target, read_tensors
 
 FORMAT: Final = 2
 MANIFEST: Final = "MANIFEST.json"
@@ -75,8 +75,8 @@ class Checkpoint:
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise CheckpointError(f"the manifest of {path} cannot be read: {error}") from error
 
-    def verify(self) -> None:
-        """Compare sizes and hashes with the manifest.
+    def verify(self, progress: Callable[[int], object] = lambda size: None) -> None:
+        """Compare sizes and hashes with the manifest; ``progress`` is told the bytes that have been read, bit by bit.
 
         Raises:
             CheckpointError: naming the files that differ or are missing.
@@ -88,24 +88,24 @@ class Checkpoint:
                 damaged.append(f"{name} is missing")
             elif file.stat().st_size != size:
                 damaged.append(f"{name} has {file.stat().st_size} bytes instead of {size}")
-            elif sha256(file) != digest:
+            elif sha256(file, progress) != digest:
                 damaged.append(f"{name} does not match its hash")
         if damaged:
             raise CheckpointError(f"{self.path} is damaged: {'; '.join(damaged)}")
 
-    def load(self, target: Callable[[str, tuple[int, ...]], Any] | None = None) -> dict[str, Any]:
+    def load(self, target: Target | None = None) -> dict[str, Any]:
         """Verify and read the state of every part, by name. Nothing is unpickled.
 
         Args:
-            target: given a tensor's place ("model.layer.weight") and shape, a tensor to fill in, such as a DTensor that
-                takes its own part; None for a new tensor on the CPU.
+            target: given a tensor's place ("model.layer.weight"), shape and dtype, a tensor to fill in, such as a DTensor
+                that takes its own part; None for a new tensor on the CPU.
         """
         self.verify()
-        find = target or (lambda place, shape: None)
+        find: Target = target or (lambda place, shape, dtype: None)
         packed = json.loads((self.path / STATE).read_text(encoding="utf-8"))
         states: dict[str, Any] = unpack(packed, read_tensors(self.files_of("state"), find))
         if "model" in states:
-            model = read_tensors(self.files_of("model"), lambda name, shape: find(f"model.{name}", shape))
+            model = read_tensors(self.files_of("model"), lambda name, *told: find(f"model.{name}", *told))
             states["model"] = with_versions(states["model"] | model)
         return states
 

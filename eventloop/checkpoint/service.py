@@ -119,7 +119,9 @@ class Checkpoints(Store):
             RuntimeError: there is no memory for the copy.
         """
         taken = self._take(step, parts, asked_by, metrics)
-        return Saving(step, self._submit(lambda: self._write(taken)))
+        saving = Saving(step, self._submit(lambda: self._write(taken)))
+        self._submit(self._remove_unwanted)
+        return saving
 
     def _take(
         self,
@@ -171,7 +173,6 @@ class Checkpoints(Store):
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         self._seconds.append(time.monotonic() - since)
-        self._remove_unwanted()
         return Checkpoint.read(self._place(taken.step))
 
     def _seal(self, temporary: Path, taken: Taken, files: Mapping[str, tuple[int, str]]) -> None:

@@ -48,7 +48,7 @@ class Store:
         found: dict[int, Checkpoint] = {}
         for path in sorted(self.root.glob("step-*")):  # step-N comes before step-N.replaced
             try:
-                checkpoint = self._read(path)
+                checkpoint = self.read(path)
                 found.setdefault(checkpoint.step, checkpoint)
             except CheckpointError as error:
                 if path not in self._said:
@@ -56,7 +56,12 @@ class Store:
                     logger().warning(f"ignored: {error}")
         return [found[step] for step in sorted(found)]
 
-    def _read(self, path: Path) -> Checkpoint:
+    def read(self, path: Path) -> Checkpoint:
+        """One of them.
+
+        Raises:
+            CheckpointError: it is none, or not where it belongs.
+        """
         checkpoint = Checkpoint.read(path)
         if path not in (self._place(checkpoint.step), self._spare(checkpoint.step)):
             raise CheckpointError(f"{path} holds step {checkpoint.step}, so it is not where it belongs")

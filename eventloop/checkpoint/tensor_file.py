@@ -15,7 +15,7 @@ from ..errors import CheckpointError
 from .files import named
 from .layout import ALIASES, DTYPES, SHARDS
 
-Target = Callable[[str, tuple[int, ...]], Any]
+Target = Callable[[str, tuple[int, ...], Any], Any]
 PORTION: Final = 16 << 20  # bytes a write: Linux takes at most 2 GiB at once
 SMALL: Final = 1 << 20  # below, a thread costs more than it saves
 
@@ -53,12 +53,12 @@ def _digest(parts: Iterable[memoryview]) -> str:
     return sha.hexdigest()
 
 
-def read_tensors(paths: Sequence[Path], target: Target = lambda name, shape: None) -> dict[str, Any]:
+def read_tensors(paths: Sequence[Path], target: Target = lambda name, shape, dtype: None) -> dict[str, Any]:
     """The tensors of one or several files that were written together, under all their names, on the CPU.
 
     Args:
         paths: the files; each may hold parts of the same tensors.
-        target: given a name and its shape, a tensor to fill in (a DTensor, say, that wants a part); None: a new one.
+        target: given a name, shape and dtype, a tensor to fill in (a DTensor, say, that wants a part); None: a new one.
 
     Raises:
         CheckpointError: a file cannot be read.
@@ -97,7 +97,7 @@ class _Reader:
         found: dict[str, Any] = {}
         spread: dict[str, Any] = {}
         for name, whole in self._wholes.items():
-            into = target(name, whole)
+            into = target(name, whole, self._dtype(name))
             first = next(iter(self._parts[name].values()))
             if into is None and len(self._parts[name]) == 1 and tuple(first.get_slice(name).get_shape()) == whole:
                 found[name] = first.get_tensor(name).clone()  # for the file may be removed

@@ -20,7 +20,7 @@ class Snapshot(Checkpoint):
     states: str = field(default="", repr=False)
     tensors: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    def verify(self) -> None:
+    def verify(self, progress: object = None) -> None:
         """Nothing can have happened to it."""
 
     def load(self, target: object = None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ SCHEDULES: Final = "callbacks/schedules.py"
 STOPPING: Final = "callbacks/early_stopping.py"
 IMPROVEMENT: Final = "callbacks/improvement.py"
 CHECKPOINT: Final = "callbacks/checkpoint.py"
+KEPT: Final = "callbacks/retention.py"
 GUARDS: Final = "callbacks/guards.py"
 MONITORS: Final = "callbacks/monitors.py"
 
@@ -165,29 +166,29 @@ MUTANTS: Final = (
     ),
     Mutant(
         "of equal scores the later stays",
-        CHECKPOINT,
+        KEPT,
         "key=lambda step: (keys[step], step)",
         "key=lambda step: (keys[step], -step)",
         ("test_model_checkpoint.py::test_on_the_disk_are_the_k_best_and_the_newest_after_every_step",),
     ),
     Mutant(
         "retention removes the best",
-        CHECKPOINT,
-        "set(self._ranked(self._kept)[: self.save_top_k])",
-        "set(self._ranked(self._kept)[-self.save_top_k :])",
+        KEPT,
+        "best[: self.top_k]",
+        "best[-self.top_k :]",
         ("cases/test_ck_cases.py::test_c05_the_worst_is_thrown_out_and_the_list_agrees_with_the_disk",),
     ),
     Mutant(
         "retention keeps the oldest",
-        CHECKPOINT,
-        "sorted(self._kept, reverse=True)",
-        "sorted(self._kept)",
+        KEPT,
+        "sorted(scores, reverse=True)",
+        "sorted(scores)",
         ("test_model_checkpoint.py::test_on_the_disk_are_the_k_best_and_the_newest_after_every_step",),
     ),
     Mutant(
         "after a resume the list of checkpoints is empty",
         CHECKPOINT,
-        "if checkpoint.run_id == state.run_id and me in checkpoint.asked_by:",
+        "if checkpoint.run_id == run_id and me in checkpoint.asked_by:",
         "if False:",
         ("test_model_checkpoint_resumed.py::test_the_list_is_rebuilt_from_the_manifests",),
     ),
@@ -211,6 +212,41 @@ MUTANTS: Final = (
         "ranked and math.isfinite(self._kept[ranked[0]] or 0.0)",
         "ranked",
         ("test_model_checkpoint.py::test_the_list_is_that_of_the_reference_for_any_series",),
+    ),
+    Mutant(
+        "a score on its way to the disk is not ranked",
+        CHECKPOINT,
+        "{**self._kept, **coming, state.step:",
+        "{**self._kept, state.step:",
+        ("test_retention.py::test_nothing_depends_on_how_late_a_save_is_told_of",),
+    ),
+    Mutant(
+        "a saver's state knows nothing of what is on its way",
+        CHECKPOINT,
+        "scores = {**self._kept, **self._asked}  #",
+        "scores = {**self._kept}  #",
+        ("test_retention.py::test_nothing_depends_on_how_late_a_save_is_told_of",),
+    ),
+    Mutant(
+        "a save that failed counts for ever",
+        CHECKPOINT,
+        "        del self._asked[saved.step]\n",
+        "",
+        ("test_retention.py::test_a_save_that_failed_does_not_count",),
+    ),
+    Mutant(
+        "a milestone is told by its remainder",
+        KEPT,
+        "step // self.every > before // self.every",
+        "step % self.every == 0",
+        ("test_retention.py::test_on_the_disk_is_what_the_rules_say_after_every_update_in_every_sitting",),
+    ),
+    Mutant(
+        "room is made though nobody asked for it",
+        CHECKPOINT,
+        "if not self.make_room or self.save_top_k == -1:",
+        "if self.save_top_k == -1:",
+        ("test_retention.py::test_what_a_save_pushes_out_goes_behind_it_unless_room_is_made_and_then_one_is_left",),
     ),
     Mutant(
         "a bad update is stopped for, and not skipped",

@@ -59,7 +59,7 @@ MUTANTS: Final = (
     Mutant(
         "hashes are not compared",
         MANIFEST,
-        "elif sha256(file) != digest:",
+        "elif sha256(file, progress) != digest:",
         "elif False:",
         ("test_damage.py::test_damage_is_named_and_the_next_older_checkpoint_is_taken",),
     ),
@@ -112,8 +112,8 @@ MUTANTS: Final = (
     Mutant(
         "the newest is removed",
         RETENTION,
-        "for c in checkpoints[:-1] if",
-        "for c in checkpoints if",
+        "self._of_nobody(checkpoints[:-1])",
+        "self._of_nobody(checkpoints)",
         ("test_damage.py::test_neither_the_newest_nor_what_the_hint_names_is_ever_removed",),
     ),
     Mutant(
@@ -122,6 +122,20 @@ MUTANTS: Final = (
         "mine = [c for c in self.list() if c.run_id == self.run_id]",
         "mine = self.list()",
         ("test_damage.py::test_of_another_run_nothing_is_removed_or_overwritten",),
+    ),
+    Mutant(
+        "room is made at the cost of the last that is whole",
+        RETENTION,
+        "next((c for c in reversed(going) if whole(c)), None)",
+        "next(reversed(going), None)",
+        ("test_retention.py::test_room_is_never_made_at_the_cost_of_the_last_that_is_whole",),
+    ),
+    Mutant(
+        "the loop does not say that room is to be made",
+        "eventloop/run.py",
+        "make_room=wish.make_room",
+        "make_room=False",
+        ("test_retention.py::test_a_run_that_makes_room_never_has_more_than_it_keeps_and_one",),
     ),
     Mutant(
         "a checkpoint goes when one of its savers does not want it",
