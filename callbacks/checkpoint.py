@@ -157,11 +157,11 @@ class ModelCheckpoint(Callback):
         if self._run_dir is None or self._bus is None:
             return
         me, root = self._bus.key_of(self._bus.name_of(self)), self._run_dir / "checkpoints"
-        self._kept = {}
+        known, self._kept = {**self._scores, **self._kept}, {}
         for checkpoint in Checkpoints(root, run_id).list():
             if checkpoint.run_id == run_id and me in checkpoint.asked_by:
                 step, score = checkpoint.step, checkpoint.metrics.get(self.monitor or "")
-                self._kept[step] = self._scores.get(step, score)
+                self._kept[step] = known.get(step, score)
                 self._folder = root
 
     def on_step_end(self, event: StepEnd, state: TrainState) -> Asks:
@@ -190,9 +190,11 @@ class ModelCheckpoint(Callback):
     def _ask(self, state: TrainState, tag: str, *, may_skip: bool = True) -> Asks:
         fresh = self.monitor is not None and self.monitor in state.metrics.fresh
         known = self._asked.get(state.step, self._kept.get(state.step))  # by an earlier event, or before a resume
+        if self._run_dir is None:
+            self._asked.clear()  # whatever was refused is never told of
         self._asked[state.step] = state.metrics[self.monitor or ""] if fresh else known
         if not self.make_room or self.save_top_k == -1:
-            return Save(tag, may_skip)
+            return Save(tag, may_skip and not fresh)
         self._scores = {**self._scores, **self._kept}  # if the save fails, some of these may still be there
         steps = self._prune() | {state.step}
         return Save(tag, may_skip=False), Keep(frozenset(steps), make_room=True)
@@ -202,10 +204,11 @@ class ModelCheckpoint(Callback):
         if event.step not in self._asked:
             return None
         self._kept[event.step] = self._asked[event.step]
-        self._scores, self._folder = {}, Path(event.path).parent
+        self._folder = Path(event.path).parent
         # No save begins before the one ahead of it was told of: older ones were never made, and of the newer ones only
         # that of this very boundary may still begin.
         self._asked = {step: score for step, score in self._asked.items() if step > event.step and step >= state.step}
+        self._scores = dict(self._kept) if self._asked else {}
         return self._keep()
 
     def on_handler_failed(self, event: HandlerFailed, state: TrainState) -> Keep | None:

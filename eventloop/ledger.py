@@ -86,6 +86,7 @@ class Ledger:
         self._agreement = agreement
         self._said: set[tuple[str, str, str]] = set()
         self._open: list[Asked] = []  # agreed on, and not yet carried out
+        self._saving: tuple[list[Asked], int] = [], 0  # those of them for which a checkpoint is being made right now
 
     def file(self, control: Control, event: Event, step: int, mid_update: bool = False) -> None:
         """Take in the requests of one dispatch; what nobody may ask at this event is refused."""
@@ -127,7 +128,9 @@ class Ledger:
                 for a in evaluations:
                     self._settle(a, why, step)
             if kept and saves and not self.pending:
+                self._saving = kept, step
                 why = acts.save(kept)
+                self._saving = [], step
                 for a in kept:
                     self._settle(a, why, step)
                 kept = []
@@ -163,8 +166,7 @@ class Ledger:
         if fate in ("refused", "deferred") and said in self._said:
             return
         self._said.add(said)
-        detail = getattr(asked.request, "reason", "") or getattr(asked.request, "tag", "")
-        entry = Entry(asked.who, asked.kind, str(detail), asked.event, asked.step, fate, step, note)
+        entry = _entry(asked, fate, step, note)
         self.entries.append(entry)
         self.written(entry)
 
@@ -176,14 +178,24 @@ class Ledger:
         return [entry for entry in self.entries if entry.fate == fate]
 
     def state_dict(self) -> dict[str, Any]:
-        """The kept entries and the totals; the whole ledger is the journal."""
-        entries = [{name: getattr(e, name) for name in Entry.__slots__} for e in self.entries]  # asdict copies deeply
-        return {"entries": entries, "totals": dict(self.totals)}
+        """The kept entries and the totals; the whole ledger is the journal.
+
+        In a checkpoint that is just being made, what has asked for it is granted.
+        """
+        saving, step = self._saving
+        granted = [_entry(asked, "granted", step, "") for asked in saving]
+        entries = [[getattr(e, name) for name in Entry.__slots__] for e in [*self.entries, *granted][-KEPT:]]
+        return {"entries": entries, "totals": self.totals + Counter(f"{a.kind} granted" for a in saving)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self.entries = deque((Entry(**e) for e in state["entries"]), maxlen=KEPT)
+        self.entries = deque((Entry(*e) for e in state["entries"]), maxlen=KEPT)
         self.totals = Counter(state["totals"])
+
+
+def _entry(asked: Asked, fate: Fate, step: int, note: str) -> Entry:
+    detail = getattr(asked.request, "reason", "") or getattr(asked.request, "tag", "")
+    return Entry(asked.who, asked.kind, str(detail), asked.event, asked.step, fate, step, note)
 
 
 def _refused_at(request: Request, event: Event) -> str | None:

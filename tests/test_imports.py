@@ -34,6 +34,7 @@ def loaded_by(statement):
     [
         "import eventloop",
         "import eventloop.testing",
+        "import eventloop.checkpoint",
         "from eventloop.testing import Recorder, assert_order, Crowd, Subscriber",
         "from eventloop import Bus, StepEnd; bus = Bus(); bus.on(StepEnd, print); bus.publish(StepEnd())",
     ],

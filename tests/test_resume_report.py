@@ -17,7 +17,7 @@ SCORES = {step: 1.0 / step for step in range(1, 20)}
 
 def folders(run_dir):
     """Every file of a run with its time, so that a write shows."""
-    return {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")}
+    return {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.name != ".lock"}
 
 
 def reports(caplog):

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 
 import pytest
 from hypothesis import given, settings
@@ -171,6 +172,35 @@ def test_the_loop_tells_a_saver_that_its_save_failed(tmp_path, make_room):
     count(tmp_path, NoFolderAt(tmp_path / "checkpoints", 2), bus=bus, scores=scores, max_steps=4)
     assert [str(failure.subscription) for failure in bus.failures] == ["ModelCheckpoint"]
     assert (saver.best_step, on_disk(tmp_path)) == (3, {3, 4})
+
+
+def test_saves_that_are_refused_are_not_noted_for_ever():
+    """Fails if a saver waits for the end of every save that it has asked for."""
+    bus, saver = Bus(), ModelCheckpoint(save_top_k=-1, every_steps=1)
+    count(None, saver, bus=bus, max_steps=20)
+    assert len(saver.state_dict()["scores"]) <= 1
+
+
+class Slow:
+    """A logger that takes its time to bring its lines to the disk, so that each save is told of late."""
+
+    def on_train_end(self, event, state):
+        pass
+
+    def persist(self):
+        Event().wait(0.02)
+
+
+@pytest.mark.parametrize("make_room", [False, True])
+def test_saves_in_the_background_keep_what_saves_at_once_keep(tmp_path, make_room):
+    """Fails if a save begins before what its forerunner's savers want is known: then the best of all is removed."""
+    scores = {1: 0.9, 2: 0.1, 3: 0.7, 4: 0.2, 5: 0.3, 6: 0.15, 7: 0.8, 8: 0.9}
+    found = []
+    for saves in ("sync", "wait"):
+        saver = ModelCheckpoint("eval_loss", save_top_k=2, every_steps=1, keep_every=5, make_room=make_room)
+        count(tmp_path / saves, saver, Slow(), scores=scores, max_steps=8, saves=saves)
+        found.append((on_disk(tmp_path / saves), saver.best_step, saver.best_path.is_dir()))
+    assert found == [({2, 5, 6, 8}, 2, True)] * 2
 
 
 # -- room --------------------------------------------------------------------------------------------------------------

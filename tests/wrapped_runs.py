@@ -1,6 +1,5 @@
 """Runs of wrapped models, in a process of their own: a process group is the process's, and FSDP changes classes."""
 
-import copy
 import logging
 import os
 from pathlib import Path
@@ -66,7 +65,9 @@ def train(wrap, run_dir, max_steps, seed=0):
                 losses.append(loss.item())
                 loop.backward(loss)
                 loop.update()
-    moments = [{key: whole(value).tolist() for key, value in s.items()} for s in optimizer.state_dict()["state"].values()]
+    moments = [
+        {key: whole(value).tolist() for key, value in s.items()} for s in optimizer.state_dict()["state"].values()
+    ]
     inner = getattr(wrapped, "_orig_mod", wrapped)
     inner = getattr(inner, "module", inner)
     return losses, {name: whole(value).detach().clone() for name, value in inner.state_dict().items()}, moments
@@ -91,23 +92,29 @@ def cut_and_exported(wrap, other, folder, pipe):
 
 
 def saved_and_loaded(wrap, folder, pipe):
-    """The same in a loop of one's own: save, load into another one."""
+    """Two modules under one optimizer in a loop of one's own: saved, and loaded into others."""
     logging.getLogger("eventloop").setLevel(logging.ERROR)
     group(folder)
-    parts = []
-    for seed in (0, 9):
-        model = WRAPS[wrap](network(seed))
-        parts.append({"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.05)})
+    first, other = (both(wrap, seed) for seed in (0, 9))
     for _ in range(2):
-        parts[0]["optimizer"].zero_grad()
-        cross_entropy(parts[0]["model"](X), Y).backward()
-        parts[0]["optimizer"].step()
-    save(folder, parts[0], step=2)
-    report = load(folder, parts[1])
-    told = []
-    for part in parts:
-        states = copy.copy(part["optimizer"].state_dict()["state"])
-        moments = [{key: whole(value).tolist() for key, value in state.items()} for state in states.values()]
-        told.append((moments, [whole(value).tolist() for value in part["model"].state_dict().values()]))
+        first["optimizer"].zero_grad()
+        (cross_entropy(first["model"](X), Y) + cross_entropy(first["critic"](X), Y)).backward()
+        first["optimizer"].step()
+    save(folder, first, step=2)
+    report = load(folder, other)
+    told = [numbers_of(parts) for parts in (first, other)]
     torch.distributed.destroy_process_group()
     pipe.send((report.restored, *told))
+
+
+def both(wrap, seed):
+    model, critic = WRAPS[wrap](network(seed)), WRAPS[wrap](network(seed + 1))
+    optimizer = torch.optim.AdamW([*critic.parameters(), *model.parameters()], lr=0.05)
+    return {"model": model, "critic": critic, "optimizer": optimizer}
+
+
+def numbers_of(parts):
+    states = parts["optimizer"].state_dict()["state"].values()
+    weights = [*parts["model"].state_dict().values(), *parts["critic"].state_dict().values()]
+    moments = [{key: whole(value).tolist() for key, value in state.items()} for state in states]
+    return moments, [whole(value).tolist() for value in weights]

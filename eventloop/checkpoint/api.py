@@ -105,12 +105,10 @@ def save(
     root = Path(folder) if Path(folder).name == FOLDER else Path(folder) / FOLDER
     taken = {name: part if hasattr(part, "state_dict") else _Value(part) for name, part in _parts(parts).items()}
     numbers = _numbers(metrics or {})
-    if run_id is None and (root.parent / RUN[0]).exists():
-        raise CheckpointError(f"{root.parent} is the run of a Loop, which saves by itself; name another folder")
     make_folder(root.parent)
     lock = RunLock(root.parent)
     try:
-        service = Checkpoints(root, run_id or _run_of(root))
+        service = Checkpoints(root, _run_of(root, run_id))
         service.repair()
         try:
             return service.save(step, taken, {SAVER: tags}, numbers).result()
@@ -142,9 +140,15 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-def _run_of(root: Path) -> str:
+def _run_of(root: Path, given: str | None) -> str:
+    """The run that goes on there."""
     standing = Store(root, "").list()
-    return standing[-1].run_id if standing else uuid.uuid4().hex[:12]
+    if (root.parent / RUN[0]).exists() or any(SAVER not in c.asked_by for c in standing):
+        raise CheckpointError(f"{root.parent} is the run of a Loop, which saves by itself; name another folder")
+    there = {c.run_id for c in standing} or {given or uuid.uuid4().hex[:12]}
+    if given is not None and there != {given}:
+        raise CheckpointError(f"{root} holds checkpoints of run {', '.join(there)}, not {given}; name another folder")
+    return standing[-1].run_id if standing else there.pop()
 
 
 def _parts(given: Mapping[str, Any]) -> dict[str, Any]:

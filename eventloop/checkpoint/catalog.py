@@ -182,8 +182,10 @@ def best_of(checkpoints: Sequence[Checkpoint]) -> dict[str, Checkpoint]:
         checkpoints: by rising step.
     """
     mine = [c for c in checkpoints if c.run_id == checkpoints[-1].run_id]
-    judges = judges_of(mine)
-    best = {judge.monitor: found for judge in reversed(judges) if (found := judge.best(mine)) is not None}
+    best: dict[str, Checkpoint] = {}
+    for judge in (judges := judges_of(mine)):
+        if (found := judge.best(mine)) is not None:
+            best.setdefault(judge.monitor, found)
     tagged = [c for c in mine if BEST in c.tags]
     if not judges and tagged:
         best[""] = tagged[-1]

@@ -97,8 +97,8 @@ class Checkpoint:
         """Verify and read the state of every part, by name. Nothing is unpickled.
 
         Args:
-            target: given a tensor's place ("model.layer.weight"), shape and dtype, a tensor to fill in, such as a DTensor
-                that takes its own part; None for a new tensor on the CPU.
+            target: given a tensor's place ("model.layer.weight"), shape and dtype, what to read it into, such as a
+                DTensor that takes its own part; None for a new tensor on the CPU.
         """
         self.verify()
         find: Target = target or (lambda place, shape, dtype: None)

@@ -138,6 +138,13 @@ MUTANTS: Final = (
         ("test_retention.py::test_a_run_that_makes_room_never_has_more_than_it_keeps_and_one",),
     ),
     Mutant(
+        "a save begins before it is known what its forerunner's savers want",
+        "eventloop/run.py",
+        "            self._landed()\n            self.ledger.carry_out_keeps(self)",
+        "            self._landed()",
+        ("test_retention.py::test_saves_in_the_background_keep_what_saves_at_once_keep",),
+    ),
+    Mutant(
         "a checkpoint goes when one of its savers does not want it",
         RETENTION,
         "wanted = frozenset().union(*self._wanted.values())",
