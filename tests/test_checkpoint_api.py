@@ -357,6 +357,20 @@ def test_the_forerunner_of_a_step_that_a_kill_left_is_the_checkpoint_only_as_lon
     assert [entry.path.name for entry in checkpoint.inspect(run)] == [f"step-0000000{step}" for step in (1, 2, 3)]
 
 
+def test_one_that_a_running_run_removes_meanwhile_is_not_called_broken(tmp_path):
+    """Fails if a checkpoint that was there when the folder was listed must be there when it is read."""
+    run = raw_run(tmp_path)
+    found = checkpoint.inspect(run, verify=True, progress=lambda size: shutil.rmtree(step_folder(run, 3), True))
+    assert [(entry.path, entry.problem) for entry in found] == [(step_folder(run, step), "") for step in (1, 2)]
+
+
+def test_parts_of_ones_own_may_be_called_as_those_of_a_loop(tmp_path):
+    """Fails if what is read for the best is taken for granted."""
+    for parts in ({"settings": [1], "bus": 2}, {"settings": {"save": 3}, "bus": {"callbacks": {"save": None}}}):
+        checkpoint.save(tmp_path, parts, step=1, tags=["best"])
+        assert checkpoint.load(tmp_path, which="best") == parts
+
+
 def test_the_bytes_that_are_read_are_told(tmp_path):
     told = []
     run = raw_run(tmp_path)

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from callbacks import EarlyStopping, JSONLLogger, LearningRateMonitor, ModelCheckpoint, WarmupCosine
-from eventloop import Loop, Report, StepEnd, read_metrics
+from eventloop import Loop, read_metrics
 from eventloop.checkpoint import Checkpoint
 
 IN_SECONDS = ("time", "elapsed")
@@ -109,7 +109,6 @@ def sit(script, run_dir, cut=None):
     options = {"accumulate": script.accumulate, "eval_every": script.eval_every, "saves": script.saves}
     options |= {"scaler": scaler, "clip_norm": 0.5, "max_epochs": 2, "run_dir": run_dir, "resume": "auto"}
     loop = Loop(model, optimizer, evaluate=evaluate, callbacks=callbacks, **options)
-    loop.bus.on(StepEnd, lambda event, state: Report(early=float(state.step)), once=6, name="early")
     with loop:
         for _ in loop.epochs():
             for x, y in loop.batches(loader):
@@ -211,7 +210,6 @@ LEFT_OUT = {
     "random states of torch": lambda s: s["random"]["now"].update(torch=torch.get_rng_state()),
     "random states at the epoch's beginning": lambda s: s["random"].pop("epoch_began"),
     "state of the callbacks": lambda s: s["bus"].update(callbacks={}),
-    "state of the filters": lambda s: s["bus"].update(filters={}),
 }
 
 
