@@ -2,6 +2,7 @@
 #   ARGS    more arguments for demo, test, bench, integrations, storm:  make test ARGS="-x -k resume"
 #   PYTHON  the interpreter to start from (3.11 or newer):              PYTHON=python3.12 make test
 #   WORKERS processes that share the tests (0: none but this one):      WORKERS=8 make test
+#   RESUME  go on with the newest demo run:                             make demo RESUME=1
 #   TORCH   another torch than the tested one:                          TORCH=torch==2.6.0 make test
 
 PYTHON ?= python3
@@ -20,8 +21,8 @@ ONE_THREAD := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1}
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: setup-demo ## train a small model and show what the bus does
-	@$(ONE_THREAD) $(BIN)/python -m eventloop demo $(ARGS)
+demo: setup-demo ## train a small model and show what the bus does (RESUME=1: go on with the last one)
+	@$(ONE_THREAD) $(BIN)/python -m eventloop demo $(if $(RESUME),--resume) $(ARGS)
 
 test: setup-test ## the tests
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not integration and not storm" $(ARGS) tests

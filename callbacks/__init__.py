@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .monitors import GradNormMonitor, LearningRateMonitor
     from .progress import ProgressBar
     from .schedules import CosineAnnealingWithWarmup, WarmupCosine
+    from .signals import SignalStop
+    from .time_limit import TimeLimit
 
 _LAZY = {
     "ConsoleLogger": "loggers.console",
@@ -31,7 +33,9 @@ _LAZY = {
     "ModelCheckpoint": "checkpoint",
     "NaNGuard": "guards",
     "ProgressBar": "progress",
+    "SignalStop": "signals",
     "TensorBoardLogger": "loggers.tensorboard",
+    "TimeLimit": "time_limit",
     "WarmupCosine": "schedules",
 }
 
@@ -45,7 +49,9 @@ __all__ = [
     "ModelCheckpoint",
     "NaNGuard",
     "ProgressBar",
+    "SignalStop",
     "TensorBoardLogger",
+    "TimeLimit",
     "WarmupCosine",
 ]
 

@@ -174,6 +174,8 @@ class ModelCheckpoint(Callback):
 
     def on_eval_end(self, event: EvalEnd, state: TrainState) -> Asks | None:
         """A new score: saved if it is among the best."""
+        if not event.completed:
+            return None
         monitor = self.monitor or ""
         if monitor not in state.metrics.fresh:
             if self.strict or not self._said_missing:

@@ -96,6 +96,8 @@ class EarlyStopping(Callback):
 
     def on_eval_end(self, event: EvalEnd, state: TrainState) -> Stop | None:
         """Judge one evaluation."""
+        if not event.completed:
+            return None
         if self.monitor not in state.metrics.fresh:
             if self.strict or not self._said_missing:
                 self._said_missing = True

@@ -54,7 +54,8 @@ class ProgressBar:
             self._bar.away += time.monotonic() - self._away
         self._away = None
         self._draw(state, state.metrics.fresh)
-        self._line(state, "evaluation", state.metrics.fresh)
+        if event.completed:
+            self._line(state, "evaluation", state.metrics.fresh)
 
     def on_epoch_end(self, event: EpochEnd, state: TrainState) -> None:
         """An epoch is over."""

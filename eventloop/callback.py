@@ -11,6 +11,7 @@ from .events import (
     EpochEnd,
     EvalBegin,
     EvalEnd,
+    EvalStep,
     GradientsReady,
     HandlerFailed,
     RunFailed,
@@ -59,6 +60,9 @@ class Callback:
 
     def on_eval_begin(self, event: EvalBegin, state: TrainState) -> Answer:
         """An evaluation starts."""
+
+    def on_eval_step(self, event: EvalStep, state: TrainState) -> Answer:
+        """A batch of an evaluation has been drawn."""
 
     def on_eval_end(self, event: EvalEnd, state: TrainState) -> Answer:
         """An evaluation is done."""

@@ -39,23 +39,29 @@ def main() -> None:
 @click.option("--patience", type=click.IntRange(min=1), default=3, show_default=True, help="Of early stopping.")
 @click.option("--max-epochs", type=click.IntRange(min=1), default=30, show_default=True, help="Epochs at most.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of weights and order of images.")
-@click.option("--resume", is_flag=True, help="Go on from the newest whole checkpoint of --run-dir.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on from the newest whole checkpoint of --run-dir, by default of the last demo run.",
+)
 @click.option("--fail-logger", is_flag=True, help="Let the loggers' disk be full in mid-run, to see what that costs.")
 def demo(run_dir: Path | None, **options: Any) -> None:
     """Train a small CNN on real images of digits until it no longer gets better.
 
     Schedule, loggers, early stopping and checkpoints are subscribers of one bus; the summary says who stopped the run.
     """
-    if options["resume"] and run_dir is None:
-        raise click.UsageError("--resume needs --run-dir")
+    folder = run_dir or (_last(Path("runs")) if options["resume"] else _free(Path("runs")))
     from .demo import run_demo
 
-    folder = run_dir or _free(Path("runs"))
     try:
-        click.echo(run_demo(folder, **options))
+        told, code = run_demo(folder, **options)
     except KeyboardInterrupt:
-        click.echo(f"interrupted; to go on: python -m eventloop demo --run-dir {folder} --resume", err=True)
-        sys.exit(130)
+        told, code = "", 130
+    if told:
+        click.echo(told)
+    if code:
+        click.echo(f"to go on: python -m eventloop demo --run-dir {folder} --resume", err=True)
+        sys.exit(code)
 
 
 @main.command()
@@ -179,3 +185,10 @@ def _free(parent: Path) -> Path:
     while (folder := parent / f"digits-{n}").exists():
         n += 1
     return folder
+
+
+def _last(parent: Path) -> Path:
+    numbers = [int(n) for path in parent.glob("digits-*") if (n := path.name.removeprefix("digits-")).isdigit()]
+    if not numbers:
+        raise click.UsageError(f"--resume: there is no demo run in {parent.absolute()}; name one by --run-dir")
+    return parent / f"digits-{max(numbers)}"

@@ -93,7 +93,7 @@ class Course:
         Raises:
             RuntimeError: batches were drawn and no update was made of them.
         """
-        run, completed = self.run, self.exhausted
+        run, completed, step = self.run, self.exhausted, self.progress.step
         self.drawing.clear()  # whoever still holds a generator of this epoch holds one of an earlier epoch
         self.drop_abandoned()
         if completed and self._drawn and not self._updated and not run.over():
@@ -104,8 +104,9 @@ class Course:
         run.settle(saves=False)
         run.position.epochs_done = self.progress.epoch - (not completed)  # min_epochs is met from its evaluation on
         last = leaving or run.over() or not run.limits.another_epoch(self.progress.epoch)
-        if self.progress.step and (last or self._eval_every == "epoch" or self._eval_due()):
+        if step and (last or self._eval_every == "epoch" or self._eval_due()):
             run.evaluate()
+            completed = completed and (run.position.evaluated_at == step or not run.preempted)
         run.settle(saves=False)  # a save waits, so that the checkpoint is of an epoch that has ended
         self.epoch_open, run.position.resumed_at = False, None
         run.position.completed = completed or not (leaving or run.over())  # else a resumed run goes on in this epoch

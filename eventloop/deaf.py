@@ -10,6 +10,7 @@ from .events import (
     CheckpointSaved,
     EvalBegin,
     EvalEnd,
+    EvalStep,
     Event,
     GradientsReady,
     HandlerFailed,
@@ -21,7 +22,7 @@ from .events import (
 from .subscription import Priority, Subscription
 from .totals import Totals
 
-SELDOM: Final = (Event, CheckpointSaved, HandlerFailed, RunFailed, TrainEnd)  # nobody misses these
+SELDOM: Final = (Event, EvalStep, CheckpointSaved, HandlerFailed, RunFailed, TrainEnd)  # nobody misses these
 TAKERS: Final = (Priority.LOG, Priority.LAST)  # loggers and the journal take what comes, and wait for nothing
 
 

@@ -64,8 +64,10 @@ def network(width: int) -> nn.Module:
     )
 
 
-def run_demo(run_dir: Path, *, patience: int, max_epochs: int, seed: int, resume: bool, fail_logger: bool) -> str:
-    """Train, and tell the story of the run."""
+def run_demo(
+    run_dir: Path, *, patience: int, max_epochs: int, seed: int, resume: bool, fail_logger: bool
+) -> tuple[str, int]:
+    """Train; returns the story of the run, and the process's exit code."""
     torch.manual_seed(seed)
     training, evaluation = load_digits()
     model = network(4 if fail_logger else 32)
@@ -107,7 +109,7 @@ def run_demo(run_dir: Path, *, patience: int, max_epochs: int, seed: int, resume
             for images, labels in loop.batches(train_loader):
                 loop.backward(F.cross_entropy(model(images), labels))
                 loop.update()
-    return _story(loop, run_dir)
+    return _story(loop, run_dir), loop.result.exit_code
 
 
 def _story(loop: Loop, run_dir: Path) -> str:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from .journal import LIFE
-from .stream import Row, Stream, read_stream
+from .stream import Stream, read_stream
+from .stream_saves import Row
 
 ASIDE: Final = frozenset({"time", "elapsed", "run_id", "after", "loop", "handlers"})
 """What may differ between two runs that are equal, or is compared by itself."""

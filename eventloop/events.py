@@ -4,8 +4,8 @@ The order of life::
 
     train_begin ( epoch_begin ( step_begin, gradients_ready, step_end )* eval_begin eval_end epoch_end )* train_end
 
-An evaluation may come after any ``step_end``; ``checkpoint_saved``, ``handler_failed`` and ``run_failed`` come when
-they happen. ``step_begin`` opens an *update* with all its micro-batches, not a micro-batch. Every begin has its end;
+An evaluation may come after any ``step_end``, with an ``eval_step`` for each of its batches; ``checkpoint_saved``,
+``handler_failed`` and ``run_failed`` come when they happen. ``step_begin`` opens an *update* with all its micro-batches, not a micro-batch. Every begin has its end;
 only after an exception nothing but ``run_failed`` and ``train_end`` follows.
 
 Events carry no metrics: numbers have one place, the snapshot. Subclass `Event` for your own.
@@ -89,10 +89,27 @@ class EvalBegin(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class EvalEnd(Event):
-    """An evaluation is done; its metrics are the fresh ones of the snapshot. Each is one verdict for deciders."""
+class EvalStep(Event):
+    """An evaluation that draws its batches by ``loop.eval_batches`` has drawn one: the ``batch``-th of ``total``.
+
+    A `Stop` that says ``within`` ends the evaluation here; any other request waits for the next boundary.
+    """
 
     counter: ClassVar[str] = "evals"
+    batch: int = 0
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvalEnd(Event):
+    """An evaluation is done; its metrics are the fresh ones of the snapshot. Each is one verdict for deciders.
+
+    Not ``completed`` if the run had to end in the midst of it: then it is no evaluation, nothing is fresh, and a
+    resumed run makes it again.
+    """
+
+    counter: ClassVar[str] = "evals"
+    completed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .bus import Bus
 from .checks import check_choice
 from .dispatch import Dispatcher
-from .events import Event, TrainBegin
+from .events import EvalStep, Event, TrainBegin
 from .fold import Control
 from .journal import LIFE, Journal, facts_of
 from .journal_file import JournalFile, Told
@@ -97,6 +97,8 @@ class FullJournal(Journal):
         """Write the row of a publish inside another, or of one that went past the loop."""
         if event is self._expected and not _inside(sys._getframe()):
             return  # its row is written when the dispatch is over
+        if isinstance(event, EvalStep):
+            return  # a row for each batch of each evaluation would say nothing
         facts = facts_of(event, state) | own_fields(event)
         late: list[Cell] = []
         fresh = _news(state.metrics._now, NO_CELLS, late)

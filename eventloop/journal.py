@@ -35,7 +35,7 @@ LIFE: Final = (TrainBegin, EpochBegin, EvalEnd, EpochEnd, CheckpointSaved, Handl
 FACTS: Final[Mapping[type[Event], Callable[[Any, TrainState], dict[str, Any]]]] = {
     TrainBegin: lambda event, state: {"run_id": state.run_id, "resumed": event.resumed, "total": state.total},
     StepEnd: lambda event, state: {"skipped": event.skipped},
-    EvalEnd: lambda event, state: {"evals": state.evals},
+    EvalEnd: lambda event, state: {"evals": state.evals, **({} if event.completed else {"completed": False})},
     EpochEnd: lambda event, state: {"completed": event.completed},
     CheckpointSaved: lambda event, state: {  # by its folder's name, for a run may be moved
         "checkpoint": Path(event.path).name,
@@ -62,7 +62,7 @@ class Journal:
 
     def _write(self, event: Event, state: TrainState) -> None:
         facts = facts_of(event, state)
-        if isinstance(event, EvalEnd):
+        if isinstance(event, EvalEnd) and event.completed:
             facts["metrics"] = {key: state.metrics[key] for key in state.metrics.fresh}
         place = {"step": state.step, "epoch": state.epoch, "elapsed": round(state.elapsed, 6)}
         self._row({"event": event.name, "time": time.time(), **place, **facts})

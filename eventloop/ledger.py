@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
-from .events import CheckpointSaved, EpochEnd, Event, GradientsReady, RunFailed, TrainEnd
+from .events import CheckpointSaved, EpochEnd, EvalEnd, Event, GradientsReady, RunFailed, TrainEnd
 from .fold import Control
 from .ranks import Agreement
 from .requests import Evaluate, Keep, Report, Request, Save, SetLR, SkipUpdate, Stop
@@ -206,6 +206,8 @@ def _refused_at(request: Request, event: Event) -> str | None:
         return "the run is over"
     if isinstance(event, EpochEnd) and not event.completed:
         return "the epoch was left before its end"
+    if isinstance(event, EvalEnd) and not event.completed and not isinstance(request, Keep | Stop):
+        return "the evaluation was given up before its end"
     if isinstance(request, SkipUpdate):
         return "an update can only be skipped at gradients_ready"
     if isinstance(request, Save) and isinstance(event, CheckpointSaved):

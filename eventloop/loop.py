@@ -20,7 +20,7 @@ from .folder import Folder
 from .full_journal import FullJournal, is_full
 from .journal import JOURNAL
 from .ledger import Ledger
-from .limits import Limits
+from .limits import Limits, sized
 from .progress import MICRO, Groups, Progress
 from .ranks import Alone
 from .requests import Request
@@ -218,8 +218,15 @@ class Loop:
         return self._course.one_epoch(self._course.number, None)
 
     def eval_batches(self, loader: Iterable[B]) -> Iterator[B]:
-        """The batches of an evaluation, inside ``evaluate``."""
-        yield from loader
+        """The batches of an evaluation, inside ``evaluate``, with an ``eval_step`` for each.
+
+        They end early if the run has to end within seconds; what ``evaluate`` makes of that is thrown away.
+        """
+        total = sized(loader)
+        for number, batch in enumerate(loader, 1):
+            if self._run.evaluating and not self._run.go_on_evaluating(number, total):
+                return
+            yield batch
 
     def mean_over(self, loader: Iterable[B], function: Callable[[B], Mapping[str, Any]]) -> dict[str, Any]:
         """The mean over all samples of what ``function(batch)`` returns, for use in ``evaluate``."""

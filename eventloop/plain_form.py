@@ -80,7 +80,7 @@ def _failed(failure: Failure) -> list[str]:
 CONTENTS: Final[Mapping[type[Request], Callable[[Any, TrainState], Any]]] = {
     Report: lambda request, state: list(_names(request.metrics)),
     SetLR: lambda request, state: dict(request.by_group(state.lr or ("group_0",))),
-    Stop: lambda request, state: request.reason,
+    Stop: lambda request, state: _fields(request) if request.within is not None else request.reason,
     SkipUpdate: lambda request, state: request.reason,
     Save: lambda request, state: request.tag,
     Keep: lambda request, state: _wish(request),

@@ -170,6 +170,12 @@ class Progress:
         self.fields[SKIPPED if skipped else STEP] += 1
         self.in_hand = False
 
+    def forget_fresh(self) -> None:
+        """Nothing is fresh: an evaluation was given up."""
+        if len(self.losses) != self._shown:
+            self._show_losses()
+        self.fields[METRICS] = self.fields[METRICS].aged()
+
     def end_evaluation(self, cells: dict[str, Cell]) -> None:
         """One more evaluation; exactly these metrics are fresh."""
         if len(self.losses) != self._shown:

@@ -18,14 +18,31 @@ class Request:
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Stop(Request):
-    """End the run after the update in hand; ``reason`` is a clause that may follow "because"."""
+    """End the run after the update in hand; ``reason`` is a clause that may follow "because".
+
+    ``within``: the process will be killed in so many seconds. Then the run is cut short rather than finished: no
+    minimum holds it, an evaluation in hand is given up, the last save is made if it fits, the status is ``preempted``,
+    and a resumed run goes on from there.
+
+    Raises:
+        ValueError: ``within`` is no finite number >= 0.
+    """
 
     reason: str = ""
+    within: float | None = None
+
+    def __post_init__(self) -> None:
+        seconds = self.within
+        if seconds is not None and not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
+            raise ValueError(f"Stop: within={seconds!r} must be seconds >= 0, or None")
+
+    def __repr__(self) -> str:
+        return f"Stop(reason={self.reason!r}" + (")" if self.within is None else f", within={self.within!r})")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Save(Request):
     """Write a checkpoint when the dispatch is over, so that it holds the state of every handler after this event.
 
@@ -38,6 +55,9 @@ class Save(Request):
     def __post_init__(self) -> None:
         if not isinstance(self.tag, str) or not self.tag:
             raise ValueError(f"Save: tag={self.tag!r} is not a text")
+
+    def __repr__(self) -> str:
+        return f"Save(tag={self.tag!r}" + (")" if self.may_skip else ", may_skip=False)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from .failures import Failure
 from .ledger import Entry
+
+EXIT_CODES: Final = {"completed": 0, "stopped": 0, "preempted": 75, "interrupted": 130, "failed": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,11 @@ class Result:
     refused: tuple[Entry, ...]
     ledger: tuple[Entry, ...]
     error: BaseException | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """For ``sys.exit``: 0 completed, stopped; 1 failed; 75 preempted (EX_TEMPFAIL: try again); 130 interrupted."""
+        return EXIT_CODES[self.status]
 
     @property
     def unspent(self) -> int:

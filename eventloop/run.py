@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from typing import Any
@@ -15,6 +17,7 @@ from .events import (
     CheckpointSaved,
     EvalBegin,
     EvalEnd,
+    EvalStep,
     HandlerFailed,
     RunFailed,
     TrainBegin,
@@ -61,7 +64,8 @@ class Run(Teller):
         self._savers: set[str] = set()  # who has asked for a save in this run
         self._obeys: dict[type[Request], Callable[[Any], object]] = {}
         self._step_before = 0  # of the sitting
-        self.evaluating = False
+        self.evaluating = self._given_up = False
+        self._deadline: float | None = None  # when the process will be killed
         self._writes: Handle | None = None  # the journal's place on the bus
 
     # -- carrying out (see `ledger.Acts`) ------------------------------------------------------------------------------
@@ -84,12 +88,24 @@ class Run(Teller):
         return cut_short and step > 0 and position.evaluated_at != step
 
     def stop(self, asked: Asked) -> str | None:
-        """Grant a stop, unless a minimum is not met."""
+        """Grant a stop, unless a minimum is not met; one that comes from outside waits for none."""
+        within = getattr(asked.request, "within", None)
+        if within is not None:
+            self._deadline = min(self._deadline or math.inf, time.monotonic() + within)
+            self.stopped = self.stopped or asked
+            return None
         why = self.limits.too_early(self.progress.step, self.position.epochs_done)
         if why is None and self.stopped is None:
             self.stopped, self.position.stopped = asked, verdict(asked, self.bus, self.limits)
             self.saved_at = None  # no checkpoint tells of it yet
         return why
+
+    @property
+    def preempted(self) -> bool:
+        """Whether the process will be killed: it was said by a stop, which may still be pending."""
+        return self._deadline is not None or any(
+            getattr(asked.request, "within", None) is not None for asked in self.ledger.pending
+        )
 
     def evaluate(self) -> str | None:
         """Evaluate, at most once an update."""
@@ -98,13 +114,17 @@ class Run(Teller):
             return "the loop was given no evaluate="
         if self.position.evaluated_at == step:
             return None  # granted by that evaluation
-        self.position.evaluated_at = step
+        if self.preempted:
+            return "the process is about to end"
+        before, self.position.evaluated_at = self.position.evaluated_at, step
         self.tell(EvalBegin())
-        self.evaluating = True
-        try:
-            good, bad = cells(self.evaluation.run(), step)
-        finally:
-            self.evaluating = False
+        metrics = self._evaluate()
+        if metrics is None:
+            self.position.evaluated_at = before
+            self.progress.forget_fresh()
+            self.tell(EvalEnd(completed=False))
+            return "the process is about to end"
+        good, bad = cells(metrics, step)
         self.progress.end_evaluation(good)
         for sentence in bad.values():
             error = ReplyError(f"evaluate() returned: {sentence}")
@@ -115,10 +135,31 @@ class Run(Teller):
         self.tell(EvalEnd())
         return None
 
+    def _evaluate(self) -> Mapping[str, Any] | None:
+        """What the user's evaluation gives; None if it was given up, whatever it gave or raised then."""
+        self.evaluating = True
+        try:
+            metrics = self.evaluation.run()
+        except Exception:
+            if not self.preempted:
+                raise
+            return None
+        finally:
+            self.evaluating = False
+        return None if self._given_up else metrics
+
+    def go_on_evaluating(self, batch: int, total: int | None) -> bool:
+        """Tell of a batch of the evaluation; False if that is to end here."""
+        self.tell(EvalStep(batch, total))
+        self._given_up = self.preempted
+        return not self._given_up
+
     def save(self, asked: list[Asked]) -> str | None:
         """Take the state for all that asked, and have it written; a failure follows the policy of those who asked."""
         if self.folder is None:
             return "the loop has no run_dir"
+        if self._deadline is not None and (why := self._no_time()):
+            return why
         if self.saving is not None:
             if self.skips and not self.saving.done() and all(a.request.may_skip for a in asked):  # type: ignore[attr-defined]  # Saves
                 return "another save was being written"
@@ -132,6 +173,14 @@ class Run(Teller):
             return self._save_failed(asked, step, error)
         self.saved_at = (step, state.evals)
         return self._land() if self.saving.done() else None
+
+    def _no_time(self) -> str:
+        """Why a save would not be done before the process is killed, by the slowest of the last ones; else nothing."""
+        left = (self._deadline or math.inf) - time.monotonic()
+        needed = self.folder.checkpoints.estimate() if self.folder is not None else None
+        if needed is None or needed <= left:
+            return ""
+        return f"it takes about {needed:.1f} s and the process ends in {max(left, 0):.1f} s"
 
     def finish_saving(self) -> None:
         """Wait until the save on its way has ended, and say how.
@@ -260,7 +309,9 @@ class Run(Teller):
         """The last save, if the last update or its evaluation came after the one before."""
         self.finish_saving()
         if self.folder is not None and self.saved_at != (self.progress.step, self.progress.fields[EVALS]):
-            self.save([Asked("Loop", Save("last", may_skip=False), "train_end", self.progress.step)])
+            asked = Asked("Loop", Save("last", may_skip=False), "train_end", self.progress.step)
+            if why := self.save([asked]):
+                self.ledger.settle_one(asked, "refused", self.progress.step, why)
             self.finish_saving()
         self.settle()
 
@@ -271,7 +322,7 @@ class Run(Teller):
             How it ended, what train_end's handlers answered, and what interrupted the closing.
         """
         stop = self.stopped if error is None else None
-        status = "stopped" if stop else _status(error)
+        status = _status(error) if stop is None else "stopped" if stop.request.within is None else "preempted"  # type: ignore[attr-defined]  # a Stop
         reason = getattr(stop.request, "reason", "") if stop else _text(error)
         control = NOTHING
         interrupt: BaseException | None = None
@@ -287,6 +338,7 @@ class Run(Teller):
             self.bus.run = None
         if self.folder is not None:
             self.folder.close()
+        self._drain()  # once more, for an interrupt may have kept it from waiting
         return self._result(status, stop.who if stop else None, reason, error), control, interrupt
 
     def _drain(self) -> Control:
@@ -306,7 +358,7 @@ class Run(Teller):
             return NOTHING
         if isinstance(error, Exception):
             self.tell_quietly(RunFailed(error))
-        elif error is None and self.progress.step > self._step_before:
+        elif error is None and not self.preempted and self.progress.step > self._step_before:
             for sentence in waited_in_vain(self.bus, self.told):
                 logger().warning(sentence)
         self.ledger.expire(self.progress.step)

@@ -35,13 +35,13 @@ import functools
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from .journal import JOURNAL
 from .journal_file import NUMBER
 from .rows import decode
+from .stream_saves import Place, Row, Span, Taken, Takings
 
-Row = dict[str, Any]
 MARK: Final = f'"{NUMBER}": '.encode()
 UNMARKED: Final = (b'{"event": "step_begin"', b'{"event": "step_end"', b'{"event": "gradients_ready"')
 """How the rows begin that say nothing about where a sitting or a checkpoint begins; most of a file is such rows."""
@@ -54,15 +54,6 @@ class Line(NamedTuple):
     start: int
     end: int
     text: bytes
-
-
-class Save(NamedTuple):
-    """Where the journal tells of a checkpoint: from ``start``, its own row at ``row``, up to ``end``."""
-
-    start: int
-    row: int
-    end: int
-    step: int
 
 
 class Sitting(NamedTuple):
@@ -97,7 +88,8 @@ class Stream:
     """The journal of a run, read from its file whenever its rows are asked for.
 
     Iterating gives the one history that led to where the run stands: what came after the checkpoint from which a later
-    sitting went on is left out, and so is the beginning of that sitting.
+    sitting went on is left out, and so is the beginning of that sitting. Each checkpoint_saved stands where the state
+    was taken, with the step and the counters of that moment, however much later it was told; ``time`` is when that was.
 
     Attributes:
         path: the file.
@@ -112,9 +104,8 @@ class Stream:
         self.path = path
         self.missing, self.cut, self.truncated = 0, 0, False
         self._sittings: list[Sitting] = []
-        self._spans: list[tuple[int, int]] = []  # the parts of the file that make up the history
-        self._saves: list[Save] = []
-        self._untold: dict[int, int] = {}  # where a sitting began: the step of its checkpoint, which has no row
+        self._spans: list[Span] = []
+        self._takings = Takings()
         self._scan()
         if not self._sittings:
             raise ValueError(f"{path} tells of no run: it has no train_begin")
@@ -124,27 +115,25 @@ class Stream:
     @property
     def whole(self) -> bool:
         """Whether the rows lack no publish from the run's beginning to where they end: then a replay is exact."""
-        from_the_beginning = self._sittings[0].start < self._spans[0][1] and not self._sittings[0].resumed
+        from_the_beginning = self._sittings[0].start < self._spans[0].end and not self._sittings[0].resumed
         return self.full and from_the_beginning and not (self.missing or self.cut or self.truncated or self.lacks)
 
     @functools.cached_property
     def lacks(self) -> str:
         """What the history lacks where a sitting goes on, in words; empty if nothing."""
         before: Row | None = None
-        for (start, _), rows in zip(self._spans, self.parts(), strict=True):
-            if start in self._untold:
-                return f"the rows behind the checkpoint of step {self._untold[start]}"
+        for span, rows in zip(self._spans, self.parts(), strict=True):
             begin = next(rows, None)
             if before is not None and begin is not None and (unlike := _unlike(before, begin)):
                 return f"the rows between {unlike} and the resume at update {begin['step']}"
-            if begin is not None and start != self._spans[-1][0]:
+            if begin is not None and span is not self._spans[-1]:
                 told = (row for row in rows if "counters" in row and not row.get("nested"))
                 before = functools.reduce(lambda _, row: row, told, begin)
         return ""
 
     def __iter__(self) -> Iterator[Row]:
         """The history, as one run."""
-        history = ((i, row) for i, part in enumerate(self.parts()) for row in part)
+        history = ((i, row) for i, part in enumerate(map(self._in_order, self._spans)) for row in part)
         open_epoch: int | None = None
         before: list[Row] = []  # published inside the next one
         for i, row in history:
@@ -162,14 +151,20 @@ class Stream:
         yield from before
 
     def parts(self) -> Iterator[Iterator[Row]]:
-        """The history, sitting by sitting, each from its train_begin to the checkpoint that the next went on from."""
-        return (self._rows(*span) for span in self._spans)
+        """The history, sitting by sitting, each from its train_begin to the checkpoint that the next went on from.
+
+        In the order in which it was told, but for that checkpoint, which stands where its state was taken.
+        """
+        return (self._rows(span, []) for span in self._spans)
+
+    def _in_order(self, span: Span) -> Iterator[Row]:
+        return self._rows(span, list(self._takings.late(span.start, span.end)))
 
     def sitting(self, number: int) -> Iterator[Row]:
-        """All rows of one sitting, from 0, whatever became of them later."""
+        """All rows of one sitting, from 0, as they were told, whatever became of them later."""
         starts = [sitting.start for sitting in self._sittings]
         end = starts[number + 1] if number + 1 < len(starts) else self._size
-        return self._rows(starts[number], end)
+        return self._rows(Span(starts[number], end), [])
 
     # -- the file ------------------------------------------------------------------------------------------------------
 
@@ -193,19 +188,38 @@ class Stream:
         row.pop(NUMBER, None)
         return row
 
-    def _rows(self, start: int, end: int) -> Iterator[Row]:
-        counters: Row = {}
-        lr: Row = {}
-        for line in self._lines(start, end):
+    def _rows(self, span: Span, late: list[Taken]) -> Iterator[Row]:
+        """The rows of a part; those ``late`` are put where they belong, and so is the one that was gone on from."""
+        place, passing = Place(), 0
+        put = {taken.start: taken for taken in late}
+        told = {taken.told[0]: taken.told[1] for taken in late if taken.told is not None}
+        last = span.taken if span.taken is not None and span.taken.late else None
+        if last is not None:
+            put[last.start] = last
+        for line in self._lines(span.start, span.end):
+            if line.start in put:
+                yield from self._put(put.pop(line.start), place, span)
             row = self._row(line)
-            if row is not None and "elapsed" in row:
-                now, rates = {**counters, **row.get("counters", {})}, {**lr, **row.get("lr", {})}
-                if now:
-                    row["counters"], row["lr"] = now, rates
-                if not row.get("nested"):
-                    counters, lr = now, rates
-            if row is not None:
+            if row is None:
+                continue
+            place.fill(row)
+            passing = told.get(line.start, passing)
+            if line.start >= passing:
                 yield row
+        for taken in put.values():
+            yield from self._put(taken, place, span)
+        if span.taken is not None and not span.taken.fates:
+            yield from place.granted(span.taken.step)
+
+    def _put(self, taken: Taken, place: Place, span: Span) -> Iterator[Row]:
+        """What is told of a checkpoint, where its state was taken."""
+        if taken.told is None:
+            yield place.saved(taken.step, taken.fates or place.granted(taken.step), span.begin)
+            return
+        for line in self._lines(*taken.told):
+            row = self._row(line)
+            if row is not None:
+                yield place.put(row, taken.step)
 
     def _scan(self) -> None:
         """Find the sittings, where each goes on, and what is missing."""
@@ -225,16 +239,16 @@ class Stream:
             if row is not None:
                 self._note(row, start, line)
         if self._spans:
-            self._spans[-1] = (self._spans[-1][0], self._size)
+            self._spans[-1] = self._spans[-1]._replace(end=self._size)
 
     def _note(self, row: Row, start: int, line: Line) -> None:
         event = row["event"]
         if event == "train_begin":
             self._begin(row, start)
         elif event == "checkpoint_saved":
-            self._saves.append(Save(start, line.start, line.end, row["step"]))
-        elif event == "request" and row["request"] == "Save" and self._saves and self._saves[-1].end == start:
-            self._saves[-1] = self._saves[-1]._replace(end=line.end)  # whose save it was
+            self._takings.saved(row, start, line.start, line.end)
+        elif event == "request" and row["request"] == "Save":
+            self._takings.fate(row, start, line.start, line.end)
         elif event == "missing":
             self.missing += row["rows"]
         elif event == "truncated":
@@ -242,31 +256,29 @@ class Stream:
 
     def _begin(self, row: Row, start: int) -> None:
         self._sittings.append(Sitting(start, row["resumed"], "loop" in row))
+        self._takings.begin()
         if not row["resumed"]:
             self._spans = []
         elif self._spans:
-            self._spans[-1] = (self._spans[-1][0], start)
-            cut = self._went_on(row, start)
-            self._spans = [(begin, min(end, cut)) for begin, end in self._spans if begin < cut]
-        self._spans.append((start, start))
+            self._spans[-1] = self._spans[-1]._replace(end=start)
+            cut, taken = self._went_on(row, start)
+            self._spans = [span._replace(end=min(span.end, cut)) for span in self._spans if span.start < cut]
+            if self._spans:
+                self._spans[-1] = self._spans[-1]._replace(taken=taken, begin=row)
+        self._spans.append(Span(start, start))
 
-    def _went_on(self, row: Row, start: int) -> int:
-        """Where the history ends that a resumed sitting goes on from."""
-        step, after = row["step"], row.get("after")
-        if after is not None:  # the journal ended there when the checkpoint was made; its own row came next
-            end = next((s.end for s in self._saves if s.step == step and s.start <= after <= s.row), None)
-            if end is None:
-                self._untold[start] = step
-            return after if end is None else end
-        for save in reversed(self._saves):
-            if save.step == step:
-                return save.end
-        end = 0
-        for line in self._lines(0, start):
-            before = self._row(line)
-            if before is not None and before.get("step", 0) <= step:
-                end = line.end
-        return end
+    def _went_on(self, row: Row, start: int) -> tuple[int, Taken | None]:
+        """Where the history ends that a resumed sitting goes on from, and the state that was taken there."""
+        step, after = row["step"], row.get("after")  # the journal ended there when the state was taken
+        taken = self._takings.find(step, after)
+        if taken is not None:
+            return taken.end, taken
+        end = after
+        if end is None:
+            before = ((line.end, self._row(line)) for line in self._lines(0, start))
+            end = max((end for end, told in before if told is not None and told.get("step", 0) <= step), default=0)
+        known = after is not None or "loop" not in row  # of a short journal nothing else was written there
+        return end, Taken(step, end, end, end) if known else None
 
 
 def _number(line: bytes) -> int | None:

@@ -1,28 +1,31 @@
 """What the child processes of test_durability.py do. They are forked from a process that has torch loaded already."""
 
-import builtins
-import io
 import logging
 import os
 import pickle
 import resource
-from itertools import count
+import signal
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import pytest
 import safetensors.torch  # noqa: F401
 import structlog  # noqa: F401
 import torch
+from disk_faults import Disk, crash_at
+from gated_runs import Gate, asks, run
 from small_runs import Recipe, build, on_disk, train
 
 import eventloop.loop  # noqa: F401
 from callbacks import ModelCheckpoint
 from callbacks.loggers.jsonl import JSONLLogger
-from eventloop import StepEnd
+from eventloop import StepEnd, Stop
 from eventloop.checkpoint import Checkpoints
 
 RECIPE = Recipe(accumulate=2, noise=True, own_generator=True, evaluate_every=3, total_steps=1000)
 build(RECIPE)  # the first optimizer loads half of torch; that, and the imports above for nothing, before the forks
-WRITES = ("mkdir", "rename", "replace", "fsync", "unlink", "rmdir")
 
 
 class Numbers:
@@ -43,11 +46,11 @@ def numbers(value, size=100):
     return {"model": Numbers(value, size), "other": Numbers(value, size)}
 
 
-def first_saves(folder):
+def first_saves(folder, size=100):
     """A checkpoint of step 1 and one of step 2."""
     service = Checkpoints(folder, "run")
     for step in (1, 2):
-        service.save(step, numbers(step), {"saver": ["tag"]}, {}).result()
+        service.save(step, numbers(step, size), {"saver": ["tag"]}, {}).result()
     return service
 
 
@@ -84,28 +87,65 @@ def train_until_killed(run_dir, pipe):
     train(RECIPE, run_dir, *savers(), Going(pipe), resume="auto", max_epochs=None, seed=seed)
 
 
-def die_in_save(root, step, value, operation):
-    """Save a step, and die at this operation that changes the disk; 0 if there are not so many."""
-    service = Checkpoints(Path(root), "run")
-    service.keep("saver", frozenset({step}))
-    counter = count(1)
+class Scene(NamedTuple):
+    """A way to save, behind two checkpoints that stand."""
 
-    def deadly(function, changes=lambda *arguments, **options: True):
-        def call(*arguments, **options):
-            if changes(*arguments, **options) and next(counter) == operation:
-                os._exit(99)
-            return function(*arguments, **options)
+    step: int = 3
+    value: float = 3.0
+    size: int = 100
+    keep: Mapping[str, Any] | None = None
 
-        return call
+    def before(self, root):
+        """What stands before that save."""
+        first_saves(root, self.size)
 
-    def writing(file, mode="r", *arguments, **options):
-        return mode[0] in "wax"
+    def save(self, root):
+        """Save, in this thread, so that the operations come in the same order each time."""
+        service = Checkpoints(root, "run")
+        if self.keep is not None:
+            service.keep("saver", frozenset({self.step}), **self.keep)
+        service.save(self.step, numbers(self.value, self.size), {"saver": ["tag"]}, {}).result()
 
-    for name in WRITES:
-        setattr(os, name, deadly(getattr(os, name)))
-    io.open = builtins.open = deadly(io.open, writing)
-    service.save(step, numbers(value), {"saver": ["tag"]}, {}).result()
-    os._exit(0)
+
+SCENES = {
+    "a new step": Scene(),
+    "the same step again": Scene(2, 2.5),
+    "files above every buffer": Scene(size=70_000),
+    "with retention": Scene(keep={}),
+    "with room made first": Scene(keep={"make_room": True}),
+}
+
+
+def die_in_save(root, scene, operation):
+    """Save, and die at this operation that changes the disk; 0 if there are not so many."""
+    with pytest.MonkeyPatch.context() as patch:
+        Disk(crash_at(operation), patch)
+        SCENES[scene].save(root)
+        os._exit(0)
+
+
+def end_in_mid_save(run_dir, how):
+    """Leave the run behind update 3 while the checkpoint of update 2 is held back, until the run waits for it."""
+    logging.getLogger("eventloop").setLevel(logging.CRITICAL)
+    sys.stderr = open(os.devnull, "w")
+    flag, gate = [], Gate()
+    number = signal.SIGTERM if how.startswith("SIGTERM") else signal.SIGINT
+    if how.endswith("flag"):
+        signal.signal(number, lambda *_: flag.append(True))
+
+    class Stops:
+        def on_step_begin(self, event, state):
+            return Stop("a signal") if flag else None
+
+    def leave():
+        if how == "sys.exit":
+            sys.exit(7)
+        if how.startswith("SIG"):
+            signal.raise_signal(number)
+
+    waits = {"break": "save_last", "sys.exit": "_drain", "SIGINT": "_drain"}.get(how, "save_last")
+    at = {2: lambda: gate.shut_until(waits), 3: leave}
+    run(run_dir, asks({2}), gate, Stops(), at=at, leave_after=3 if how == "break" else None, max_steps=9)
 
 
 def save_on_a_full_disk(root, limit, pipe):

@@ -3,78 +3,12 @@
 import threading
 
 import pytest
-import torch
+from gated_runs import Gate, Life, asks, run, weights
 from hypothesis import given
 from hypothesis import strategies as st
-from small_runs import Count, checkpoints, on_disk
+from small_runs import on_disk
 
 from callbacks import ModelCheckpoint
-from eventloop import Loop, Save
-
-
-class Gate:
-    """Holds a save back before its commit, from ``shut`` on until it is opened; any object may, by ``persist``."""
-
-    def __init__(self):
-        self.open, self.reached = threading.Event(), threading.Event()
-        self.open.set()
-
-    def on_train_end(self, event, state):
-        """Nothing; but who hears no event cannot be attached."""
-
-    def shut(self):
-        self.open.clear()
-        self.reached.clear()
-
-    def persist(self):
-        self.reached.set()
-        assert self.open.wait(60)
-
-
-class Life:
-    """What was told, with the step at which it was."""
-
-    priority = -900
-
-    def __init__(self):
-        self.lines = []
-
-    def on_step_end(self, event, state):
-        self.lines.append(("step", state.step))
-
-    def on_checkpoint_saved(self, event, state):
-        self.lines.append(("saved", event.step, state.step))
-        assert event.seconds > 0
-
-    def on_train_end(self, event, state):
-        self.lines.append((event.status, state.step))
-
-
-def asks(steps, tag="mine", **options):
-    """A callback that asks for a save after each of these steps."""
-
-    class Asks:
-        def on_step_end(self, event, state):
-            return Save(tag, **options) if state.step in steps else None
-
-    return Asks()
-
-
-def run(run_dir, *callbacks, at=None, **options):
-    """Updates of a `Count`, whose weight is the number of updates made; ``at`` is called in the body, by step."""
-    model, life = Count(), Life()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    loop = Loop(model, optimizer, run_dir=run_dir, callbacks=[*callbacks, life], **{"max_steps": 4, **options})
-    with loop:
-        for _ in loop.updates():
-            loop.backward(model())
-            loop.update()
-            (at or {}).get(loop.state.step, lambda: None)()
-    return loop, life.lines
-
-
-def weights(run_dir):
-    return {step: float(c.load()["model"]["w"]) for step, c in checkpoints(run_dir).items()}
 
 
 def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_its_own_moment(tmp_path):

@@ -2,12 +2,16 @@
 
 import json
 
+from benchmarks.checkpoints import saves
 from benchmarks.dispatching import unheard
-from benchmarks.size import Size
+from benchmarks.loop_saves import saves_in_a_loop
+from benchmarks.size import Saved, Size
 from benchmarks.table import Row, as_json, render
 from benchmarks.timing import Samples
 
-TINY = Size(rounds=2, calls=10, pairs=1, updates=10, logged=1, events=10)
+TINY = Size(
+    rounds=2, calls=10, pairs=1, updates=10, logged=1, events=10, saved=(Saved("tiny", 3, (64, 128), rounds=1),)
+)
 
 
 def samples(*rounds):
@@ -27,6 +31,23 @@ def test_a_measured_row_has_both_figures_their_ratio_and_the_target():
     assert target == "3x"
     assert verdict in ("yes", "NO", "within noise")
     assert "±" in same
+
+
+def test_every_way_to_save_stands_beside_the_copy_and_the_file():
+    first, *rows = saves(TINY)
+    assert first.what.startswith("tiny: the first Checkpoints.save")
+    assert first.ratio is None
+    ways = [row.what.removeprefix("tiny: ").partition(",")[0] for row in rows]
+    assert ways[:3] == ["Checkpoints.save"] * 3
+    assert sorted(ways[3:]) == sorted(["torch.save + fsync", "dcp.save", "dcp.async_save"] * 2)
+    assert [row.target for row in rows] == [1.1, 1.1, 1.6] + [None] * 6
+    assert all(row.unit == "ms" and row.ours > 0 and row.ratio > 0 for row in rows)
+
+
+def test_a_save_in_a_loop_is_told_with_what_of_it_is_no_copy():
+    whole, rest = saves_in_a_loop(TINY)
+    assert whole.what.startswith("tiny: a save in a Loop")
+    assert 0 < rest.ours < whole.ours
 
 
 def test_a_ratio_is_the_median_over_rounds_of_ours_to_the_mean_of_both_baselines():

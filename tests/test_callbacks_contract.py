@@ -15,7 +15,9 @@ from eventloop.callbacks import (
     ModelCheckpoint,
     NaNGuard,
     ProgressBar,
+    SignalStop,
     TensorBoardLogger,
+    TimeLimit,
     WarmupCosine,
 )
 from eventloop.testing import FakeLoop
@@ -42,6 +44,8 @@ OURS = {
     "NaNGuard": (NaNGuard, {}),
     "NaNGuard skip": (lambda: NaNGuard(action="skip", patience=2), SYNC),
     "ProgressBar": (lambda: ProgressBar(io.StringIO()), {}),
+    "SignalStop": (SignalStop, {}),
+    "TimeLimit": (lambda: TimeLimit("00:30", margin=5.0), {}),
     "TensorBoardLogger": (lambda: TensorBoardLogger(every=5), {}),
     "JSONLLogger": (lambda: JSONLLogger(every=3, first=True), {}),
     "ConsoleLogger": (lambda: ConsoleLogger(every=4, file=io.StringIO()), {}),

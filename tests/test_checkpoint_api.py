@@ -252,7 +252,7 @@ def test_a_plain_value_cannot_be_loaded_into(tmp_path):
 
 # -- which one ---------------------------------------------------------------------------------------------------------
 
-SCORES = {1: 0.5, 2: 0.3, 3: float("nan"), 4: 0.3, 5: 0.9}
+SCORES = {1: float("nan"), 2: 0.3, 3: -float("inf"), 4: 0.3, 5: 0.9}
 
 
 def test_a_path_means_the_newest_whole_checkpoint_of_a_run_or_the_one_that_it_is(tmp_path):
@@ -273,7 +273,7 @@ def test_a_path_means_the_newest_whole_checkpoint_of_a_run_or_the_one_that_it_is
 
 @pytest.mark.parametrize(("mode", "best"), [("min", 2), ("max", 5)])
 def test_the_best_is_the_one_by_the_savers_own_record(tmp_path, mode, best):
-    """Fails if NaN or a later equal score is the best, if a tag decides, or if the mode is not looked at."""
+    """Fails if NaN, infinity or a later equal score is the best, if a tag decides, or if the mode is not looked at."""
     count(tmp_path, ModelCheckpoint("eval_loss", mode, **EVERY_UPDATE), scores=SCORES, max_steps=5)
     assert checkpoint.load(tmp_path, which="best")["model"]["w"] == best
 

@@ -31,8 +31,8 @@ def test_a_run_of_a_wrapped_model_is_saved_resumed_and_exported_under_plain_name
 
 
 @pytest.mark.parametrize("wrap", wrapped_runs.WRAPS)
-def test_in_a_loop_of_ones_own_wrapped_models_and_their_optimizer_come_back(tmp_path, wrap):
-    """Fails if the tensors of a part that is not called "model" are not spread as that part's are."""
+def test_in_a_loop_of_ones_own_wrapped_models_and_their_optimizer_come_back_and_go_on(tmp_path, wrap):
+    """Fails if the tensors of a part that is not called "model", or its moments, are not spread as that part's are."""
     restored, saved, loaded = forks.told(wrapped_runs.saved_and_loaded, wrap, str(tmp_path))
     assert restored == ("model", "critic", "optimizer")
     assert saved == loaded

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import resource
 import struct
 import subprocess
 import sys
@@ -153,12 +154,13 @@ def test_a_loop_of_ones_own_shows_all_its_metrics_and_its_tags(tmp_path):
                                                           cells(lines[3])[4]]]  # fmt: skip
 
 
-def test_checkpoints_of_another_run_among_them_are_never_the_best(run, tmp_path):
+def test_checkpoints_of_another_run_among_them_are_never_the_best(tmp_path):
     """Fails if a foreign score is ranked with this run's."""
-    count(tmp_path / "other", ModelCheckpoint("eval_loss", **EVERY_UPDATE), scores={1: 0.01}, max_steps=1)
-    subprocess.run(["rm", "-r", file_of(run, 1, "")], check=True)
-    file_of(tmp_path / "other", 1, "").rename(file_of(run, 1, ""))
-    rows, _ = table(run, "--verify")
+    for name, scores in {"mine": {1: 0.5, 2: 0.25, 3: 0.3}, "other": {1: 0.01}}.items():
+        count(tmp_path / name, ModelCheckpoint("eval_loss"), scores=scores, max_steps=len(scores))
+    file_of(tmp_path / "other", 1, "").rename(file_of(tmp_path / "mine", 1, ""))
+    rows, _ = table(tmp_path / "mine", "--verify")
+    assert [row[0] for row in rows] == ["1", "2", "3"]
     assert [row[0] for row in rows if "best eval_loss" in row] == ["2"]
 
 
@@ -262,4 +264,18 @@ def test_a_bad_argument_of_export_is_one_sentence_and_exit_code_2(trained, tmp_p
     code, lines, errors = command("export", trained, tmp_path / "w.safetensors", *options)
     assert (code, lines) == (2, [])
     assert errors[-1].startswith(text)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_on_a_full_disk_no_half_of_a_file_is_left(trained, tmp_path):
+    """Fails if what was begun stays beside the file that was not to be."""
+    done = subprocess.run(
+        [sys.executable, "-m", "eventloop", "export", trained, tmp_path / "w.safetensors"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot be written: File too large" in done.stderr
     assert [*tmp_path.iterdir()] == []

@@ -87,7 +87,7 @@ def seed_all(seed):
     torch.manual_seed(seed)
 
 
-def sit(script, run_dir, cut=None):
+def sit(script, run_dir, cut=None, also=None):
     """One process of a run: to its end, or to its cut; returns everything that it ended with."""
     seed_all(1)
     model = Net()
@@ -105,7 +105,15 @@ def sit(script, run_dir, cut=None):
 
     saver = ModelCheckpoint("eval_loss", save_top_k=2, every_steps=script.save_every)
     stopper = EarlyStopping("eval_loss", patience=script.patience)
-    callbacks = [WarmupCosine(3), LearningRateMonitor(), JSONLLogger(every=1), stopper, saver, cutter]
+    callbacks = [
+        WarmupCosine(3),
+        LearningRateMonitor(),
+        JSONLLogger(every=1),
+        stopper,
+        saver,
+        cutter,
+        *([also] if also else []),
+    ]
     options = {"accumulate": script.accumulate, "eval_every": script.eval_every, "saves": script.saves}
     options |= {"scaler": scaler, "clip_norm": 0.5, "max_epochs": 2, "run_dir": run_dir, "resume": "auto"}
     loop = Loop(model, optimizer, evaluate=evaluate, callbacks=callbacks, **options)
@@ -128,7 +136,7 @@ def ended(loop, model, optimizer, scaler, run_dir):
         "scaler": {} if scaler is None else scaler.state_dict(),
         "rows": rows,
         "decisions": decided,
-        "end": (result.status, result.stopped_by, result.reason, result.step, result.epoch, result.best.value),
+        "end": (result.status, result.stopped_by, result.reason, result.step, result.epoch, str(result.best)[:20]),
         "counters": [loop.state.micro, loop.state.samples, loop.state.evals],
         "checkpoints": sorted(on_disk(run_dir)),
         "drawn next": (random.random(), float(numpy.random.random()), float(torch.rand(()))),

@@ -92,16 +92,15 @@ def cut_and_exported(wrap, other, folder, pipe):
 
 
 def saved_and_loaded(wrap, folder, pipe):
-    """Two modules under one optimizer in a loop of one's own: saved, and loaded into others."""
+    """Two modules under one optimizer in a loop of one's own: saved, loaded into others, and updated."""
     logging.getLogger("eventloop").setLevel(logging.ERROR)
     group(folder)
     first, other = (both(wrap, seed) for seed in (0, 9))
-    for _ in range(2):
-        first["optimizer"].zero_grad()
-        (cross_entropy(first["model"](X), Y) + cross_entropy(first["critic"](X), Y)).backward()
-        first["optimizer"].step()
-    save(folder, first, step=2)
+    update(first)
+    save(folder, first, step=1)
     report = load(folder, other)
+    for parts in (first, other):
+        update(parts)
     told = [numbers_of(parts) for parts in (first, other)]
     torch.distributed.destroy_process_group()
     pipe.send((report.restored, *told))
@@ -111,6 +110,12 @@ def both(wrap, seed):
     model, critic = WRAPS[wrap](network(seed)), WRAPS[wrap](network(seed + 1))
     optimizer = torch.optim.AdamW([*critic.parameters(), *model.parameters()], lr=0.05)
     return {"model": model, "critic": critic, "optimizer": optimizer}
+
+
+def update(parts):
+    parts["optimizer"].zero_grad()
+    (cross_entropy(parts["model"](X), Y) + cross_entropy(parts["critic"](X), Y)).backward()
+    parts["optimizer"].step()
 
 
 def numbers_of(parts):

@@ -47,11 +47,12 @@ def write_json(path: Path, value: Any) -> tuple[int, str]:
 
 def sync(path: Path) -> None:
     """Sync a file or a folder to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with named(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def sha256(path: Path, progress: Callable[[int], object] = lambda size: None) -> str:

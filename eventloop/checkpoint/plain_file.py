@@ -53,7 +53,6 @@ def export(
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         write_file(temporary, tensors)
-        _check(file, overwrite)
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)

@@ -51,7 +51,7 @@ EVENTS: Final[Mapping[str, Callable[[Row], Event]]] = {
     "gradients_ready": lambda row: GRADIENTS_READY,
     "step_end": lambda row: StepEnd(bool(row["skipped"])),
     "eval_begin": lambda row: EvalBegin(),
-    "eval_end": lambda row: EvalEnd(),
+    "eval_end": lambda row: EvalEnd(row.get("completed", True)),
     "epoch_end": lambda row: EpochEnd(row["completed"]),
     "checkpoint_saved": lambda row: CheckpointSaved(),
     "handler_failed": lambda row: HandlerFailed(row["handler"]),
@@ -59,7 +59,7 @@ EVENTS: Final[Mapping[str, Callable[[Row], Event]]] = {
     "train_end": lambda row: TrainEnd(row["status"], str(row["reason"])),
 }
 REQUESTS: Final[Mapping[str, Callable[[Any], Request]]] = {
-    "Stop": lambda content: Stop(str(content)),
+    "Stop": lambda content: Stop(**content) if isinstance(content, Mapping) else Stop(str(content)),
     "SkipUpdate": lambda content: SkipUpdate(str(content)),
     "Save": lambda content: Save(str(content)),
     "Keep": lambda content: (
@@ -84,6 +84,7 @@ class Moment:
         failed: ``[who, event, error, policy]`` of each failure.
         replies: what the stand-ins answer, one for each gap between deciders; empty if nothing.
         folded: whether only numbers came back, and nobody live was there to see them come.
+        number: which publish of the record it is.
     """
 
     __slots__ = (
@@ -96,6 +97,7 @@ class Moment:
         "interrupted",
         "kind",
         "lr",
+        "number",
         "own",
         "replies",
         "reported",
@@ -103,11 +105,12 @@ class Moment:
         "tags",
     )
 
-    def __init__(self, row: Row, lr_before: Mapping[str, float] | None) -> None:
+    def __init__(self, row: Row, lr_before: Mapping[str, float] | None, number: int) -> None:
         name = row["event"]
         self.event = EVENTS[name](row) if name in EVENTS else RecordedEvent(name)
         self.kind = type(self.event)
         self.step: int = row["step"]
+        self.number = number
         self.elapsed: float = row["elapsed"]
         counters = row["counters"]
         self.counters = counters["micro"], counters["samples"], counters["total"]

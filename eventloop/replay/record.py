@@ -13,8 +13,10 @@ from typing import Any, Final
 from ..events import CheckpointSaved, EvalBegin, EvalEnd, Event, TrainBegin
 from ..ledger import Entry
 from ..stream import Stream, read_stream
+from ..stream_saves import checkpoint_step
 from .moments import Moment, Row
-from .turns import Turn, Turns
+from .saves import Outcome, SaveLog
+from .turns import LATE, Turn, Turns
 
 REACTIONS: Final = (EvalBegin, EvalEnd, CheckpointSaved)
 """What the loop publishes when it carries something out; all else is a turn."""
@@ -33,7 +35,7 @@ class Sitting:
         rest: the rows behind the last turn.
         closing: whether they came of closing an epoch whose epoch_end is not there.
         reactions: evaluations and checkpoints by event class and step.
-        saves: for each step how its saves went: None is well, a text is the error.
+        saves: for each step how its saves went.
     """
 
     begin: Moment
@@ -43,7 +45,7 @@ class Sitting:
     rest: list[Row] = field(default_factory=list)
     closing: bool = False
     reactions: dict[tuple[type[Event], int], list[Moment]] = field(default_factory=dict)
-    saves: dict[int, list[str | None]] = field(default_factory=dict)
+    saves: dict[int, list[Outcome]] = field(default_factory=dict)
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -78,6 +80,7 @@ class Record:
         ended: whether it ends with the run's end.
         inner: names of events that were published inside a handler, or past the loop.
         evaluations: the metrics of each evaluation by step.
+        skips: whether saves were left out while another was being written.
 
     Raises:
         FileNotFoundError: the run has no journal.
@@ -92,6 +95,7 @@ class Record:
         self.inner: set[str] = set()
         self.failures: Counter[tuple[str, str, int]] = Counter()
         self.sittings: list[Sitting] = []
+        self.skips, self._publishes = False, 0
         for rows in stream.parts():
             self._read(rows)
         described = self.path.parent / "run.json"
@@ -110,49 +114,52 @@ class Record:
         turns: Turns | None = None
         lr: Mapping[str, float] | None = None
         before: int | None = None
-        saving = Saving()
+        saves = SaveLog(self._publishes)
         for row in rows:
             name = row["event"]
             if name == "request":
                 self.ledger.append(_entry(row))
-                saving.fate(row)
+                late = saves.fate(row)
                 if turns is not None:
-                    turns.between(row)
+                    turns.between({**row, LATE: True} if late else row)
                 continue
             if row.get("nested", name == "handler_failed"):
                 self.inner.add(name)
                 if name == "handler_failed":
                     step = max(row["step"], row.get("counters", {}).get("update", 0))
                     self.failures[row["handler"], row["at"], step] += 1
-                saving.failed(row)
+                saves.failed(row)
                 continue
-            moment = Moment(row, lr)
+            self._publishes += 1
+            moment = Moment(row, lr, self._publishes)
             lr = row["lr"]
             if before is not None and moment.step > before + 1:
                 raise ValueError(f"{self.path} lacks the rows between update {before} and update {moment.step}")
             before = moment.step
-            saving.told(moment)
+            late = saves.told(moment, row)
             if moment.kind is TrainBegin:
-                self._begin(moment, row, saving)
+                self._begin(moment, row, saves.outcomes)
                 turns = Turns(self.sittings[-1].loop, moment)
                 self.sittings[-1].turns = turns.done
             elif turns is None:
                 raise ValueError(f"{self.path} does not begin with a train_begin, but with a {name}")
             elif moment.kind in REACTIONS:
-                self.sittings[-1].reactions.setdefault((moment.kind, moment.step), []).append(moment)
-                turns.between(row)
+                step = checkpoint_step(row) if moment.kind is CheckpointSaved else moment.step
+                self.sittings[-1].reactions.setdefault((moment.kind, step), []).append(moment)
+                turns.between({**row, LATE: True} if late else row)
             else:
                 turns.add(moment)
+        self.skips = self.skips or saves.skips
         if turns is not None:
             self.sittings[-1].rest, self.sittings[-1].closing = turns.close(), turns.closing()
 
-    def _begin(self, moment: Moment, row: Row, saving: Saving) -> None:
+    def _begin(self, moment: Moment, row: Row, saves: dict[int, list[Outcome]]) -> None:
         if row["resumed"] and not self.sittings:
             raise ValueError(
                 f"{self.path} begins at update {moment.step}: the run was resumed from another folder, and what its "
                 f"callbacks knew by then is not in this one"
             )
-        self.sittings.append(Sitting(moment, row["loop"], row.get("handlers", {}), saves=saving.outcomes))
+        self.sittings.append(Sitting(moment, row["loop"], row.get("handlers", {}), saves=saves))
 
     def own_events(self) -> set[str]:
         """The names of the published events that are not built in."""
@@ -162,47 +169,6 @@ class Record:
     def asked(self, *kinds: str) -> set[str]:
         """Who has replied a request of these classes."""
         return {who for who, asked in self.requests.items() if not asked.isdisjoint(kinds)}
-
-
-class Saving:
-    """How each save went, from the failures told between two publishes.
-
-    A save that fails is told by a ``handler_failed`` at ``checkpoint_saved`` for each handler that asked for it; so is
-    a handler that fails at ``checkpoint_saved``, but there the publish follows and has it.
-    """
-
-    def __init__(self) -> None:
-        self.outcomes: dict[int, list[str | None]] = {}
-        self._open: list[Row] = []
-        self._texts: dict[str, str] = {}
-
-    def failed(self, row: Row) -> None:
-        """A row of a publish inside another, or past the loop."""
-        if row["event"] == "handler_failed" and row["at"] == CheckpointSaved.name:
-            self._open.append(row)
-
-    def told(self, moment: Moment) -> None:
-        """A publish of the loop's own."""
-        if moment.kind is CheckpointSaved:
-            for who, *_ in moment.failed:
-                self._open = [row for row in self._open if row["handler"] != who]
-            self._failed("")
-            self.outcomes.setdefault(moment.step, []).append(None)
-        elif self._open:
-            self._failed("")
-
-    def fate(self, row: Row) -> None:
-        """The fate of a request; of a refused save the note is the error."""
-        if self._open and row["request"] == "Save" and row["fate"] == "refused":
-            self._failed(row["note"])
-
-    def _failed(self, note: str) -> None:
-        if self._open:
-            step: int = self._open[0]["step"]
-            error: str = self._open[0]["error"]
-            self._texts[error] = note or self._texts.get(error) or error
-            self.outcomes.setdefault(step, []).append(self._texts[error])
-            self._open = []
 
 
 def _entry(row: Row) -> Entry:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from ..events import CheckpointSaved
 from .moments import Row
 from .record import Sitting
 from .stage import Cut, Stage
@@ -14,12 +13,11 @@ from .turns import settles
 
 def lost(stage: Stage, sitting: Sitting) -> Callable[[], bool]:
     """Whether the checkpoint has been made from which the next process goes on."""
-    saved = [step for kind, step in sitting.reactions if kind is CheckpointSaved]
-    last = max(saved, default=-1)
+    last = max(sitting.saves, default=-1)
 
     def is_lost() -> bool:
         done = not sitting.turns or stage.turn is sitting.turns[-1].moment
-        return done and stage.progress.step == last and not stage.has(CheckpointSaved)
+        return done and stage.progress.step == last and not stage.has_save()
 
     return is_lost
 
@@ -44,7 +42,7 @@ def carry_out_rest(stage: Stage, sitting: Sitting, *, open_ended: bool) -> None:
     """
     if open_ended:
         close_up_to_its_end(stage, sitting.rest, closing=sitting.closing)
-    elif not open_ended and stage.has(CheckpointSaved):
+    elif stage.has_save():
         _next_act(stage)
 
 

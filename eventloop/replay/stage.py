@@ -8,7 +8,6 @@ from typing import Any
 
 from ..budget import Budget
 from ..bus import Bus
-from ..checkpoint import Saving
 from ..course import Course
 from ..events import (
     CheckpointSaved,
@@ -29,10 +28,11 @@ from ..progress import HELD, MICRO, SAMPLES, TOTAL, Groups, Progress
 from ..ranks import Alone
 from ..requests import Keep, SetLR
 from ..run import Run
-from ..scripted import NoFolder, Rates, ScriptedEvaluation, ScriptedWindow, Standing, Still
+from ..scripted import Rates, ScriptedEvaluation, ScriptedWindow, Still
 from ..telling import Teller
 from .moments import Moment, RecordedError, RecordedInterrupt, Row
 from .record import REACTIONS, Record, Sitting
+from .saves import AT_ONCE, Outcome, RecordedFolder
 
 
 class Time:
@@ -45,8 +45,8 @@ class Time:
         return self.now
 
 
-class Cut(Exception):  # noqa: N818  # no error: the history goes on in another process
-    """Here the process ended whose work was lost."""
+class Cut(BaseException):
+    """Here the process ended whose work was lost: no error, for the history goes on in another process."""
 
 
 class Vote(Alone):
@@ -86,6 +86,10 @@ class Stage(Run):
         self.rest: list[Row] | None = None
         self.strayed = False  # a decider has set another rate than in the record
         self.unknown: dict[str, None] = {}
+        self._publish, self._fates = (
+            0,
+            0,
+        )  # the last one of the record that was made again, and the ledger's length then
         self._seen: Counter[tuple[type[Event], int]] = Counter()
         self._tried: Counter[int] = Counter()
         self._obeyed = {entry.request for entry in record.ledger if entry.fate == "granted"}
@@ -101,7 +105,7 @@ class Stage(Run):
             Ledger(vote),
             ScriptedEvaluation(self._evaluation if loop["evaluate"] else None),
             Limits(**self.sitting.limits),
-            _RecordedFolder(self),
+            RecordedFolder(self.outcome, self.is_told),
         )
         self.ledger.written = self.entries.append
         self.window = ScriptedWindow(progress.groups, loop["accumulate"])
@@ -125,7 +129,8 @@ class Stage(Run):
         self.evaluation = ScriptedEvaluation(self._evaluation if loop["evaluate"] else None)
         self.window = ScriptedWindow(self.progress.groups, loop["accumulate"])
         self.course = Course(self, self.window, loop["eval_every"], Budget(self.bus, None), Still())
-        self.saved_at, self.progress.in_hand = None, False
+        self.saved_at, self.saving, self.progress.in_hand = None, None, False
+        self._reach(sitting.begin)
         self.position.resumed_at = None if self.position.completed else 0
 
     # -- telling -------------------------------------------------------------------------------------------------------
@@ -138,7 +143,7 @@ class Stage(Run):
         control = self._tell(event) if self.bus.hears(type(event), self.progress.fields) else NOTHING
         if control.failures:
             control.raise_failures()
-        if self.rest and self.rest[-1]["event"] == event.name and not self.has(type(event)):
+        if self.rest and self.rest[-1]["event"] == event.name and not self._has(event):
             raise Cut
         return control
 
@@ -177,6 +182,7 @@ class Stage(Run):
         moment = self.moment = self._recorded(event)
         if moment is None:
             return
+        self._reach(moment)
         self.clock.now = max(self.clock.now, moment.elapsed)
         fields = self.progress.fields
         fields[MICRO], fields[SAMPLES], fields[TOTAL] = moment.counters
@@ -189,10 +195,14 @@ class Stage(Run):
         if moment.interrupted:
             raise RecordedInterrupt
 
+    def _reach(self, moment: Moment) -> None:
+        if moment.number > self._publish:
+            self._publish, self._fates = moment.number, len(self.entries)
+
     def _recorded(self, event: Event) -> Moment | None:
         kind = type(event)
         if kind in REACTIONS:
-            place = kind, self.progress.step
+            place = self._key(event)
             moments = self.sitting.reactions.get(place, ())
             self._seen[place] += 1
             return moments[self._seen[place] - 1] if self._seen[place] <= len(moments) else None
@@ -220,15 +230,18 @@ class Stage(Run):
 
     # -- carrying out --------------------------------------------------------------------------------------------------
 
-    def has(self, kind: type[Event]) -> bool:
-        """Whether the record has another one of this class at this step."""
-        place = kind, self.progress.step
+    def _key(self, event: Event) -> tuple[type[Event], int]:
+        return type(event), event.step if isinstance(event, CheckpointSaved) else self.progress.step
+
+    def _has(self, event: Event) -> bool:
+        """Whether the record has another one like this."""
+        place = self._key(event)
         return self._seen[place] < len(self.sitting.reactions.get(place, ()))
 
     def evaluate(self) -> str | None:
         """Evaluate, if the record knows what came of it."""
         step = self.progress.step
-        if self.evaluation.function is not None and self.position.evaluated_at != step and not self.has(EvalBegin):
+        if self.evaluation.function is not None and self.position.evaluated_at != step and not self._has(EvalBegin()):
             if self.rest is not None:
                 raise Cut
             self.position.evaluated_at = step
@@ -238,7 +251,7 @@ class Stage(Run):
 
     def _evaluation(self) -> Mapping[str, float]:
         step = self.progress.step
-        if not self.has(EvalEnd):
+        if not self._has(EvalEnd()):
             raise self.ending() if self.rest is None or self.sitting.ended else Cut
         self.evaluated.append(step)
         return self.sitting.reactions[EvalEnd, step][self._seen[EvalEnd, step]].own
@@ -250,21 +263,29 @@ class Stage(Run):
             return RecordedError(last.event.reason)
         return RecordedInterrupt()
 
-    def save_failed(self, step: int) -> Exception | None:
-        """How the next save at this step failed."""
-        outcomes = self.sitting.saves.get(step, [])
-        n = self._tried[step]
+    def has_save(self) -> bool:
+        """Whether the record has another save at this step."""
+        step = self.progress.step
+        return self._tried[step] < len(self.sitting.saves.get(step, ()))
+
+    def outcome(self) -> Outcome:
+        """How the next save at this step went; one that the record does not have is made at once."""
+        step, recorded = self.progress.step, self.has_save()
         self._tried[step] += 1
-        text = outcomes[n] if n < len(outcomes) else None
-        return None if text is None else error_of(text)
+        return self.sitting.saves[step][self._tried[step] - 1] if recorded else Outcome(told=AT_ONCE)
+
+    def is_told(self, outcome: Outcome) -> bool:
+        """Whether the replay has come to where this was told."""
+        return outcome.told is not None and (self._publish, len(self.entries) - self._fates) >= outcome.told
 
     def save(self, asked: list[Asked]) -> str | None:
         """Note a checkpoint; the loop's own last save fails where it has failed."""
-        step = self.progress.step
-        failing = self._tried[step] < len(self.sitting.saves.get(step, ()))
-        if self.rest is not None and not (failing or self.has(CheckpointSaved)):
+        recorded = self.has_save()
+        self.skips = self.record.skips and not recorded
+        skipped = self.skips and self.saving is not None and not self.saving.done()
+        if self.rest is not None and not (recorded or skipped):
             raise Cut
-        fails = self.turn is not None and self.turn.name == "run_failed" and not self.has(CheckpointSaved)
+        fails = self.turn is not None and self.turn.name == "run_failed" and not recorded
         if fails and [a.who for a in asked] == ["Loop"]:
             raise self.ending()
         return super().save(asked)
@@ -276,24 +297,3 @@ class Stage(Run):
     def note(self, sentence: str) -> None:
         """What the record cannot tell."""
         self.unknown.setdefault(sentence)
-
-
-class _RecordedFolder(NoFolder):
-    """The checkpoints of the replay, none of which is written."""
-
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(Standing("replay"))
-        self._stage = stage
-
-    def save(self, step: int, asked_by: Mapping[str, Any], metrics: Mapping[str, float]) -> Saving:
-        error = self._stage.save_failed(step)
-        if error is not None:
-            raise error
-        return super().save(step, asked_by, metrics)
-
-
-def error_of(text: str) -> Exception:
-    """An error of which the text is known, so that it tells itself as it did."""
-    name, colon, rest = text.partition(": ")
-    kind: type[Exception] = type(name, (RecordedError,), {}) if colon and name.isidentifier() else RecordedError
-    return kind(rest if colon else text)

@@ -11,6 +11,8 @@ from .moments import Moment, RecordedEvent, Row
 
 WAITS: Final = ("Report", "SetLR", "Keep")
 """Requests whose fate is not told."""
+LATE: Final = "late"
+"""Marks a row on a save of which the fate was told before: it came at a boundary, but nothing was carried out by it."""
 UPDATE: Final = ("step_begin", "gradients_ready", "step_end")
 
 
@@ -170,8 +172,8 @@ def _pending(moment: Moment) -> list[list[Any]]:
 
 def _first(gap: list[Row], at: tuple[str, ...], *, but: str) -> int | None:
     """The first fate in a gap of a request that was made there, of any class but this one."""
-    fates = (i for i, row in enumerate(gap) if row.get("at") in at and row["request"] != but and settles(row))
-    return next(fates, None)
+    fates = [i for i, row in enumerate(gap) if row.get("at") in at and row["request"] != but and settles(row)]
+    return next((i for i in fates if LATE not in gap[i]), None)
 
 
 def _is(row: Row, *kinds: str) -> bool:
@@ -186,7 +188,7 @@ def settles(row: Row) -> bool:
 
 
 def _saves(row: Row) -> bool:
-    return row["event"] == "checkpoint_saved" or (settles(row) and _is(row, "Save"))
+    return LATE not in row and (row["event"] == "checkpoint_saved" or (settles(row) and _is(row, "Save")))
 
 
 def _is_finish(row: Row) -> bool:

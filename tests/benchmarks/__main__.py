@@ -19,8 +19,10 @@ from typing import Any, Final
 import click
 import torch
 
+from .checkpoints import saves
 from .counted import memory, syncs
 from .dispatching import filtered, publish, raw_step, unheard
+from .loop_saves import saves_in_a_loop
 from .peers import peers
 from .size import FULL, QUICK, Size
 from .slow_disk import slow
@@ -36,6 +38,8 @@ BENCHES: Final[dict[str, Callable[[Size], Iterator[Row]]]] = {
     "stack": stack,
     "every-step": every_step,
     "slow-disk": slow,
+    "saves": saves,
+    "loop-saves": saves_in_a_loop,
     "syncs": syncs,
     "memory": memory,
     "peers": peers,
@@ -73,7 +77,8 @@ def main(file: Path, only: tuple[str, ...], quick: bool) -> None:
         click.echo(f"{time.perf_counter() - start:.1f} s", err=True)
     click.echo(", ".join(f"{key} {value}" for key, value in facts.items()))
     click.echo(render(rows))
-    click.echo("Figures are medians of CPU time; A/A is the baseline against itself: median, and half its middle half.")
+    click.echo("Figures are medians, of CPU time if not said to be on the wall.")
+    click.echo("A/A is the baseline against itself: median, and half its middle half.")
     file.write_text(json.dumps(as_json(rows, facts), indent=1) + "\n", encoding="utf-8")
     click.echo(f"written to {file}", err=True)
 

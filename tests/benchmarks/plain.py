@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Final
@@ -216,3 +216,37 @@ def train_with_logs(model: nn.Module, optimizer: Optimizer, batches: list[Batch]
         log.write(step, loss=loss.item(), lr=optimizer.param_groups[0]["lr"])
         yield
     log.close()
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+
+PORTION: Final = 16 << 20  # bytes a write: Linux takes at most 2 GiB at once
+
+
+class KeptBuffers:
+    """One block of memory for copies of tensors, the large ones first, so that they lie aligned."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self._sources = sorted(tensors, key=lambda tensor: -tensor.nbytes)
+        self._buffer = torch.empty(self.size, dtype=torch.uint8)
+        parts = torch.split(self._buffer, [tensor.nbytes for tensor in self._sources])
+        self._views = [part.view(t.dtype).view(t.shape) for part, t in zip(parts, self._sources, strict=True)]
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(tensor.nbytes for tensor in self._sources)
+
+    def copy(self) -> None:
+        """The tensors as they are now."""
+        torch._foreach_copy_(self._views, self._sources)
+
+    def write(self, path: Path) -> None:
+        """The copies, to one new file, synced."""
+        data: memoryview = self._buffer.numpy().data
+        with path.open("xb", buffering=0) as file:
+            for start in range(0, len(data), PORTION):
+                part = data[start : start + PORTION]
+                while part:
+                    part = part[file.write(part) :]
+            os.fsync(file.fileno())

@@ -41,8 +41,8 @@ class Row:
 
     @classmethod
     def of(cls, what: str, found: Comparison, target: float | None = None, unit: str = "ns") -> Row:
-        """The row of a comparison, in nanoseconds or microseconds; the figures are medians."""
-        scale = {"ns": 1, "us": 1000}[unit]
+        """The row of a comparison, in one of three units; the figures are medians."""
+        scale = {"ns": 1, "us": 1e3, "ms": 1e6}[unit]
         ours, base = found.ours.median / scale, found.base.median / scale
         same = (found.same, found.spread)
         return cls(what, ours, base, unit, found.ratio, target, found.noise, same)
