@@ -60,7 +60,8 @@ def demo(run_dir: Path | None, **options: Any) -> None:
     if told:
         click.echo(told)
     if code:
-        click.echo(f"to go on: python -m eventloop demo --run-dir {folder} --resume", err=True)
+        ended = "interrupted" if code == 130 else "preempted"
+        click.echo(f"{ended}; to go on: python -m eventloop demo --run-dir {folder} --resume", err=True)
         sys.exit(code)
 
 

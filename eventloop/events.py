@@ -5,8 +5,9 @@ The order of life::
     train_begin ( epoch_begin ( step_begin, gradients_ready, step_end )* eval_begin eval_end epoch_end )* train_end
 
 An evaluation may come after any ``step_end``, with an ``eval_step`` for each of its batches; ``checkpoint_saved``,
-``handler_failed`` and ``run_failed`` come when they happen. ``step_begin`` opens an *update* with all its micro-batches, not a micro-batch. Every begin has its end;
-only after an exception nothing but ``run_failed`` and ``train_end`` follows.
+``handler_failed`` and ``run_failed`` come when they happen. ``step_begin`` opens an *update* with all its
+micro-batches, not a micro-batch. Every begin has its end; only after an exception nothing but ``run_failed`` and
+``train_end`` follows.
 
 Events carry no metrics: numbers have one place, the snapshot. Subclass `Event` for your own.
 """

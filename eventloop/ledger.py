@@ -31,6 +31,11 @@ class Asked:
         """The request's class name."""
         return type(self.request).__name__
 
+    @property
+    def within(self) -> float | None:
+        """Of a stop because the process will be killed: in how many seconds; else None."""
+        return self.request.within if isinstance(self.request, Stop) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

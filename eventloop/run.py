@@ -89,13 +89,12 @@ class Run(Teller):
 
     def stop(self, asked: Asked) -> str | None:
         """Grant a stop, unless a minimum is not met; one that comes from outside waits for none."""
-        within = getattr(asked.request, "within", None)
-        if within is not None:
-            self._deadline = min(self._deadline or math.inf, time.monotonic() + within)
+        if asked.within is not None:
+            self._deadline = min(self._deadline or math.inf, time.monotonic() + asked.within)
             self.stopped = self.stopped or asked
             return None
         why = self.limits.too_early(self.progress.step, self.position.epochs_done)
-        if why is None and self.stopped is None:
+        if why is None and (self.stopped is None or self.stopped.within is not None):
             self.stopped, self.position.stopped = asked, verdict(asked, self.bus, self.limits)
             self.saved_at = None  # no checkpoint tells of it yet
         return why
@@ -103,9 +102,7 @@ class Run(Teller):
     @property
     def preempted(self) -> bool:
         """Whether the process will be killed: it was said by a stop, which may still be pending."""
-        return self._deadline is not None or any(
-            getattr(asked.request, "within", None) is not None for asked in self.ledger.pending
-        )
+        return self._deadline is not None or any(asked.within is not None for asked in self.ledger.pending)
 
     def evaluate(self) -> str | None:
         """Evaluate, at most once an update."""
@@ -322,7 +319,7 @@ class Run(Teller):
             How it ended, what train_end's handlers answered, and what interrupted the closing.
         """
         stop = self.stopped if error is None else None
-        status = _status(error) if stop is None else "stopped" if stop.request.within is None else "preempted"  # type: ignore[attr-defined]  # a Stop
+        status = _status(error) if stop is None else "stopped" if stop.within is None else "preempted"
         reason = getattr(stop.request, "reason", "") if stop else _text(error)
         control = NOTHING
         interrupt: BaseException | None = None

@@ -15,7 +15,7 @@ from .requests import Stop
 
 def verdict(asked: Asked, bus: Bus, limits: Limits) -> dict[str, Any] | None:
     """What a checkpoint holds of a stop; None of one that says nothing about the run: by a failure, or from outside."""
-    if getattr(asked.request, "within", None) is not None:
+    if asked.within is not None:
         return None
     who = bus.find(asked.who)
     if who is not None and who.failure == "stop" and bus.failures.counts[who.name]:

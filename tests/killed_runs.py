@@ -15,7 +15,7 @@ import safetensors.torch  # noqa: F401
 import structlog  # noqa: F401
 import torch
 from disk_faults import Disk, crash_at
-from gated_runs import Gate, asks, run
+from gated_runs import Gate, asks, run, wait_until
 from small_runs import Recipe, build, on_disk, train
 
 import eventloop.loop  # noqa: F401
@@ -80,13 +80,6 @@ def savers():
     ]
 
 
-def train_until_killed(run_dir, pipe):
-    """Go on from whatever the run before has left, and save at every update."""
-    logging.getLogger("eventloop").setLevel(logging.ERROR)
-    seed = os.getpid() if on_disk(run_dir) else None
-    train(RECIPE, run_dir, *savers(), Going(pipe), resume="auto", max_epochs=None, seed=seed)
-
-
 class Scene(NamedTuple):
     """A way to save, behind two checkpoints that stand."""
 
@@ -127,7 +120,6 @@ def die_in_save(root, scene, operation):
 def end_in_mid_save(run_dir, how):
     """Leave the run behind update 3 while the checkpoint of update 2 is held back, until the run waits for it."""
     logging.getLogger("eventloop").setLevel(logging.CRITICAL)
-    sys.stderr = open(os.devnull, "w")
     flag, gate = [], Gate()
     number = signal.SIGTERM if how.startswith("SIGTERM") else signal.SIGINT
     if how.endswith("flag"):
@@ -148,6 +140,25 @@ def end_in_mid_save(run_dir, how):
     run(run_dir, asks({2}), gate, Stops(), at=at, leave_after=3 if how == "break" else None, max_steps=9)
 
 
+def hold(run_dir, pipe):
+    """Save update 1, and stay in the run until killed."""
+    run(run_dir, asks({1}), at={2: lambda: (pipe.send(1), signal.pause())}, saves="sync", max_steps=9)
+
+
+def hold_and_fork(run_dir, pipe):
+    """Fork while the checkpoint of update 2 is on its way, let it go on, and stay in the run until killed."""
+    gate = Gate()
+
+    def fork():
+        if not (worker := os.fork()):
+            signal.pause()
+        gate.let_go()
+        pipe.send(worker)
+        signal.pause()
+
+    run(run_dir, asks({2}), gate, at={2: gate.shut, 3: fork}, max_steps=9)
+
+
 def save_on_a_full_disk(root, limit, pipe):
     """Save what does not fit; send the error and what lies there."""
     if limit is not None:
@@ -158,7 +169,7 @@ def save_on_a_full_disk(root, limit, pipe):
         pipe.send((type(error).__name__, str(error), sorted(path.name for path in Path(root).iterdir())))
 
 
-def train_with_a_disk_full_at_step_3(run_dir, policy, pipe):
+def train_with_a_disk_full_at_step_3(run_dir, policy, saves, pipe):
     """Train while the disk is full for one save; send how it ended."""
     logging.getLogger("eventloop").setLevel(logging.CRITICAL)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -168,17 +179,82 @@ def train_with_a_disk_full_at_step_3(run_dir, policy, pipe):
     class Disk:
         def on_step_begin(self, event, state):
             if state.step == 2:
+                wait_until(lambda: 2 in on_disk(run_dir))
                 resource.setrlimit(resource.RLIMIT_FSIZE, (6000, hard))
 
         def on_handler_failed(self, event, state):
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
     try:
-        limits = {"max_steps": 4, "max_epochs": None, "saves": "sync"}  # so that the disk is full for one save alone
+        limits = {"max_steps": 4, "max_epochs": None, "saves": saves}
         result = train(RECIPE, run_dir, saver, Disk(), **limits).loop.result
         pipe.send((result.status, str(result), dict(result.failure_counts)))
     except OSError as error:
         pipe.send((type(error).__name__, str(error), error.__notes__))
+
+
+class Heavy:
+    """A callback with a state of this many bytes."""
+
+    def __init__(self, size):
+        self.weights = torch.ones(size // 4)
+
+    def on_train_end(self, event, state):
+        pass
+
+    def state_dict(self):
+        return {"weights": self.weights}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def train_on_a_disk_for_two(run_dir, limit, make_room, pipe):
+    """Five updates, each with a checkpoint of a third of the disk, two of which are kept; send how it ended."""
+    logging.getLogger("eventloop").setLevel(logging.CRITICAL)
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    saver = ModelCheckpoint(save_top_k=2, every_steps=1, make_room=make_room)
+    saver.failure = "isolate"
+    loop, _ = run(run_dir, saver, Heavy(1_200_000), max_steps=5)
+    pipe.send((loop.result.status, dict(loop.result.failure_counts)))
+
+
+def train_as_nobody(run_dir, pipe):
+    """Train where the folder of the checkpoints may not be written to; send how it ended and what failed."""
+    logging.getLogger("eventloop").setLevel(logging.CRITICAL)
+    root = run_dir / "checkpoints"
+    root.mkdir(parents=True)
+    root.chmod(0o555)
+    if os.getuid() == 0:
+        os.chown(run_dir, 65534, 65534)
+        os.setuid(65534)
+    loop, _ = run(run_dir, asks({2}), max_steps=3)
+    errors = [failure.error for failure in loop.result.failures]
+    pipe.send((loop.result.status, [type(error).__name__ for error in errors], [str(error) for error in errors]))
+
+
+def train_without_memory_at_step_2(run_dir, pipe):
+    """Train while there is no memory for one copy, the one of another size; send how it ended and what failed."""
+    logging.getLogger("eventloop").setLevel(logging.CRITICAL)
+    heavy = Heavy(4)
+
+    class Memory:
+        priority = -800
+
+        def on_step_end(self, event, state):
+            if state.step == 2:
+                heavy.weights = torch.ones(50_000_000)
+                pages = int(Path("/proc/self/statm").read_text().split()[0])
+                resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 50_000_000, -1))
+
+        def on_handler_failed(self, event, state):
+            resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+            heavy.weights = torch.ones(9)
+
+    loop, _ = run(run_dir, asks({1, 2, 3}), heavy, Memory())
+    failures = [(str(f.subscription), f"{type(f.error).__name__}: {f.error}") for f in loop.result.failures]
+    pipe.send((loop.result.status, failures, on_disk(run_dir)))
 
 
 def resume_without_pickle(run_dir):

@@ -20,11 +20,11 @@ from eventloop.rows import read_rows
 
 
 def drawn(seed):
-    """The settings of one sitting; none of them may change what is learnt."""
+    """The callbacks and settings of one sitting; none of them may change what is learnt."""
     choice = random.Random(seed).choice
-    by_time = {"save_top_k": choice([1, 2]), "keep_last": choice([None, 2, 4]), "keep_every": choice([None, 50])}
+    limits = {"save_top_k": choice([1, 2]), "keep_last": choice([None, 2, 4]), "keep_every": choice([None, 50])}
     savers = [
-        ModelCheckpoint(every_steps=choice([1, 1, 2]), make_room=choice([False, False, True]), **by_time),
+        ModelCheckpoint(every_steps=choice([1, 1, 2]), make_room=choice([False, False, False, True]), **limits),
         ModelCheckpoint("eval_loss", save_top_k=choice([1, 2])),
     ]
     options = {"saves": choice(["wait", "wait", "skip"]), "journal": choice(["short", "short", "full"])}
@@ -51,7 +51,7 @@ def sit(run_dir, seed, pipe):
 def marks(checkpoint):
     """The number of updates as each file of a checkpoint has it: as JSON, and as two kinds of tensors."""
     states = checkpoint.load()
-    moments = {int(float(state["step"])) for state in states["optimizer"]["default"]["state"].values()}
+    moments = {int(float(state["step"])) for state in states["optimizer"][""]["state"].values()}
     seen = int(states["model"]["1.num_batches_tracked"])
     return {checkpoint.step, states["progress"]["step"], *moments}, (seen, states["progress"]["micro"])
 
@@ -64,6 +64,7 @@ class Storm:
     kills: int = 0
     early: int = 0  # of them before the first update
     rubbish: int = 0  # kills that have left some
+    back: int = 0  # kills after which the newest was older than before, which room made first may cost
     newest: int = 0
     seconds: float = 0.0
 
@@ -84,11 +85,12 @@ class Storm:
             child.join()
             assert child.exitcode == -9
             self.kills, self.early = self.kills + 1, self.early + early
-            self.check()
+            (saver, *_), _ = drawn(1000 * seed + n)
+            self.check(may_go_back=saver.make_room)
         self.seconds = time.monotonic() - began
 
-    def check(self):
-        """Everything that must hold whenever a run was killed."""
+    def check(self, may_go_back):
+        """Everything that must hold whenever a run was killed; where room is made, the newest goes before the next."""
         root, standing = self.run_dir / "checkpoints", list(checkpoints(self.run_dir).values())
         if not root.exists():
             return
@@ -98,8 +100,10 @@ class Storm:
             assert steps == {checkpoint.step}
             assert seen == micro
         newest = Checkpoints(root, "").newest()
-        assert (newest.step if newest else 0) == max((c.step for c in standing), default=0) >= self.newest
-        self.newest = newest.step if newest else 0
+        step = newest.step if newest else 0
+        assert step == max((c.step for c in standing), default=0)
+        assert step >= (min(self.newest, 1) if may_go_back else self.newest)
+        self.back, self.newest = self.back + (step < self.newest), step
         if (root / "latest").exists():
             assert (root / "latest").read_text() in [c.path.name for c in standing[-2:]]
         assert all(row["event"] for row in read_rows(self.run_dir / "journal.jsonl"))
@@ -123,5 +127,5 @@ class Storm:
         saves = sum(row["event"] == "checkpoint_saved" for row in read_rows(self.run_dir / "journal.jsonl"))
         return (
             f"{self.kills} kills ({self.early} before the first update), {saves} saves told of, rubbish found "
-            f"{self.rubbish} times, newest step {self.newest}, {self.seconds:.0f} s"
+            f"{self.rubbish} times, {self.back} steps back for room, newest step {self.newest}, {self.seconds:.0f} s"
         )

@@ -26,6 +26,11 @@ from eventloop.testing.checks import Training, answers, callback_checks, small_m
 SYNC = {"asks": "it has to know before the weights change; its docstring says that this is a sync an update"}
 ALL = {"bounded": "it keeps all checkpoints, and a score of each"}
 MILESTONES = {"bounded": "it keeps one checkpoint in so many for ever, and notes which"}
+CLOCK = {"resume": "a new process has a new wall clock"}
+SIGNALS = dict.fromkeys(
+    ("repeats", "two_runs", "resume", "company", "registration"),
+    "it answers nothing but a signal; tests/test_signals.py sends some",
+)
 
 OURS = {
     "EarlyStopping": (lambda: EarlyStopping("eval_loss"), {}),
@@ -44,8 +49,8 @@ OURS = {
     "NaNGuard": (NaNGuard, {}),
     "NaNGuard skip": (lambda: NaNGuard(action="skip", patience=2), SYNC),
     "ProgressBar": (lambda: ProgressBar(io.StringIO()), {}),
-    "SignalStop": (SignalStop, {}),
-    "TimeLimit": (lambda: TimeLimit("00:30", margin=5.0), {}),
+    "SignalStop": (SignalStop, SIGNALS),
+    "TimeLimit": (lambda: TimeLimit("00:30", margin=5.0), CLOCK),
     "TensorBoardLogger": (lambda: TensorBoardLogger(every=5), {}),
     "JSONLLogger": (lambda: JSONLLogger(every=3, first=True), {}),
     "ConsoleLogger": (lambda: ConsoleLogger(every=4, file=io.StringIO()), {}),

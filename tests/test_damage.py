@@ -23,9 +23,9 @@ def edit(path, change):
     path.write_text(json.dumps(data))
 
 
-def flip(path):
+def flip(path, place=-7):
     data = bytearray(path.read_bytes())
-    data[-7] ^= 1
+    data[place] ^= 1
     path.write_bytes(data)
 
 
@@ -34,6 +34,19 @@ DAMAGE = {
     **{f"{name}: a bit": (lambda c, name=name: flip(c / name), f"{name} does not match its hash") for name in FILES},
     **{f"{name}: cut": (lambda c, name=name: os.truncate(c / name, 20), f"{name} has 20 bytes") for name in FILES},
     **{f"{name}: gone": (lambda c, name=name: (c / name).unlink(), f"{name} is missing") for name in FILES},
+    **{f"{name}: empty": (lambda c, name=name: os.truncate(c / name, 0), f"{name} has 0 bytes") for name in FILES},
+    **{
+        f"{name}: a bit of the header": (lambda c, name=name: flip(c / name, 20), f"{name} does not match its hash")
+        for name in FILES[:2]
+    },
+    "manifest: of another checkpoint": (
+        lambda c: shutil.copy(c.with_name("step-00000001") / "MANIFEST.json", c),
+        "holds step 1, so it is not where it belongs",
+    ),
+    "all but the manifest is empty": (
+        lambda c: [os.truncate(c / name, 0) for name in FILES],
+        "model.safetensors has 0 bytes",
+    ),
     "manifest: cut": (lambda c: os.truncate(c / "MANIFEST.json", 40), "cannot be read"),
     "manifest: empty": (lambda c: os.truncate(c / "MANIFEST.json", 0), "cannot be read"),
     "manifest: gone": (lambda c: (c / "MANIFEST.json").unlink(), "has no MANIFEST.json"),

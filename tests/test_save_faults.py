@@ -13,7 +13,6 @@ from killed_runs import SCENES, names, numbers
 
 from eventloop.checkpoint import Checkpoints
 
-
 FILES = ("state.json", "state.safetensors", "model.safetensors", "MANIFEST.json", ".tmp-")
 
 

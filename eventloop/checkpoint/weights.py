@@ -76,7 +76,7 @@ def load_weights(model: Module, path: str | Path, *, strict: bool = True) -> Loa
     """
     source, part = find_weights(path), Model(model)
     wanted = part.state_dict()
-    given, prefix = _fitting(_read(source), wanted)
+    given, prefix = _fitting(_read(source, part), wanted)
     missing = _missing(part, wanted, given)
     unexpected = tuple(name for name in given if name not in wanted)
     kept = {name: value for name, value in given.items() if name in wanted}
@@ -92,12 +92,13 @@ def load_weights(model: Module, path: str | Path, *, strict: bool = True) -> Loa
     return LoadedWeights(source, tuple(name for name in wanted if name in kept), missing, unexpected, prefix)
 
 
-def _read(source: Path) -> dict[str, Any]:
-    if source.is_file():
-        return read_tensors([source])
-    checkpoint = Checkpoint.read(source)
-    checkpoint.verify()
-    return read_tensors(checkpoint.files_of("model"))
+def _read(source: Path, part: Model) -> dict[str, Any]:
+    files = [source]
+    if not source.is_file():
+        checkpoint = Checkpoint.read(source)
+        checkpoint.verify()
+        files = checkpoint.files_of("model")
+    return read_tensors(files, lambda name, *told: part.target(f"model.{name}", *told))
 
 
 def _fitting(given: Mapping[str, Any], wanted: Iterable[str]) -> tuple[dict[str, Any], str]:
