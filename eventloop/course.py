@@ -44,6 +44,7 @@ class Course:
         self.undone = 0  # batches drawn since the last update
         self.worked = False  # an epoch was opened in this sitting
         self.on_first_update: Callable[[], None] | None = None  # called once the next update has begun
+        self._planned = False
         self._drawn = self._updated = 0  # of this epoch
         self._opener = ""  # "epochs", a "generator" outside of it, or a "call"
         self._fetched = False  # a generator has run in this epoch
@@ -114,8 +115,9 @@ class Course:
         run.settle()
 
     def plan(self, loader: object) -> None:
-        """Learn from the first loader how many updates there will be."""
-        if self.progress.fields[TOTAL] is None:
+        """Learn from the first loader how many updates there will be; what a checkpoint tells is of another plan."""
+        if not self._planned or self.progress.fields[TOTAL] is None:
+            self._planned = True
             self.progress.fields[TOTAL] = self.run.limits.total(loader, self.window.accumulate)
 
     def boundary(self) -> None:

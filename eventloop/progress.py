@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EPOCH, STEP, UPDATE = FIELD["epoch"], FIELD["step"], FIELD["update"]
 MICRO, SAMPLES, EVALS, SKIPPED = FIELD["micro"], FIELD["samples"], FIELD["evals"], FIELD["skipped"]
 TOTAL, LR, METRICS, ELAPSED, HELD = (FIELD[n] for n in ("total", "lr", "metrics", "elapsed", "held"))
-SAVED: Final = ("run_id", "epoch", "step", "update", "micro", "samples", "evals", "skipped", "elapsed")
+SAVED: Final = ("run_id", "epoch", "step", "update", "micro", "samples", "evals", "skipped", "total", "elapsed")
 
 
 class Groups:

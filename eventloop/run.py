@@ -269,8 +269,8 @@ class Run(Teller):
 
     # -- beginning and end ---------------------------------------------------------------------------------------------
 
-    def begin(self, live: Mapping[str, Any], load: Callable[[], bool]) -> None:
-        """Bind the callbacks, load a checkpoint if there is one to go on from, and say that the run begins.
+    def join(self) -> None:
+        """From here on the bus is this run's, and the journal is on it.
 
         Raises:
             RuntimeError: the bus is in the run of another loop.
@@ -280,6 +280,9 @@ class Run(Teller):
         self.bus.run = self
         if self.folder is not None and self.folder.journal is not None:
             self._writes = self.bus.attach(self.folder.journal)
+
+    def begin(self, live: Mapping[str, Any], load: Callable[[], bool]) -> None:
+        """Bind the callbacks, load a checkpoint if there is one to go on from, and say that the run begins."""
         self.bus.bind(**live)
         resumed = load()
         self.stopped = still_stands(self.position.stopped, self.bus, self.limits)

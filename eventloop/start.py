@@ -83,6 +83,7 @@ def start(run: Run, course: Course, live: Mapping[str, Any], parts: Mapping[str,
         CheckpointError: something does not fit, or another run writes there; the model is as it was.
     """
     folder = run.folder
+    run.join()
     if folder is not None:
         folder.compare(parts, choices.on_mismatch)
     _take_weights(live.get("model"), choices.weights, resumed=folder is not None and folder.origin is not None)

@@ -1,4 +1,4 @@
-"""What the child processes of test_durability.py do. They are forked from a process that has torch loaded already."""
+"""What child processes do until they are killed or a fault ends them; forked from a process that has torch loaded."""
 
 import logging
 import os

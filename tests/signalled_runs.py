@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from pathlib import Path
 
 import killed_runs  # noqa: F401  # loaded before the forks
 import torch
@@ -114,13 +115,22 @@ class WithWorkers(Recipe):
         return DataLoader(Samples(), batch_size=4, num_workers=2, worker_init_fn=ignore_signals)
 
 
-def train_with_workers(run_dir, pipe, resume=None):
-    """A process group of its own; without a pipe the run goes to its end."""
+class Lines:
+    """A pipe to the parent over the standard streams."""
+
+    def send(self, text):
+        print(text, flush=True)
+
+    def recv(self):
+        return sys.stdin.readline()
+
+
+def train_with_workers(run_dir, held):
+    """A script of its own, which goes on from where the one before has been cut."""
     plain_process()
-    os.setpgid(0, 0)
-    halts = [] if pipe is None else [Halt(pipe, 9)]
+    halts = [Halt(Lines(), 9)] if held else []
     recipe = WithWorkers(accumulate=2)
-    leave(train(recipe, run_dir, JSONLLogger(every=1), SignalStop(), *halts, resume=resume).loop.result)
+    leave(train(recipe, Path(run_dir), JSONLLogger(every=1), SignalStop(), *halts, resume="auto").loop.result)
 
 
 def wait_for_a_signal(pipe):

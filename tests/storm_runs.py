@@ -127,5 +127,5 @@ class Storm:
         saves = sum(row["event"] == "checkpoint_saved" for row in read_rows(self.run_dir / "journal.jsonl"))
         return (
             f"{self.kills} kills ({self.early} before the first update), {saves} saves told of, rubbish found "
-            f"{self.rubbish} times, {self.back} steps back for room, newest step {self.newest}, {self.seconds:.0f} s"
+            f"{self.rubbish} times, back {self.back} times for room, newest step {self.newest}, {self.seconds:.0f} s"
         )

@@ -15,7 +15,7 @@ def test_a_run_killed_again_and_again_loses_nothing_and_ends_as_if_it_never_was(
 @pytest.mark.storm
 def test_a_storm_of_kills(tmp_path, capsys):
     storm = Storm(tmp_path)
-    storm.rage(kills=500, longest=0.4, seed=1)
+    storm.rage(kills=500, longest=0.3, seed=1)
     with capsys.disabled():
         print(f"\nstorm: {storm}")
     assert storm.rubbish > 10

@@ -9,7 +9,7 @@ import killed_runs
 import pytest
 from disk_faults import CRASHED, Disk, broken_at, full_from
 from forks import run
-from killed_runs import SCENES, names, numbers
+from killed_runs import SCENES, first_saves, names, numbers
 
 from eventloop.checkpoint import Checkpoints
 
@@ -39,7 +39,7 @@ def value_of(checkpoint):
     return value
 
 
-def assert_sound(root):
+def sound_value(root):
     """Nothing that is listed is damaged, nothing dangles; returns the newest checkpoint's number."""
     service = Checkpoints(root, "run")
     for checkpoint in service.list():
@@ -69,7 +69,7 @@ def test_a_crash_at_each_operation_of_a_save_leaves_the_old_or_the_new(scene):
     for operation in count(1):
         root = anew(operation)
         code = run(killed_runs.die_in_save, root, name, operation)
-        value = assert_sound(root)
+        value = sound_value(root)
         assert_put_in_order(root, value)
         newest[value] += 1
         if code == 0:
@@ -99,10 +99,35 @@ def test_an_error_at_each_operation_of_a_save_is_told_or_does_no_harm(scene, fau
     for operation in range(1, len(done) + 1):
         root = anew(operation)
         _, error = fail_in_save(root, name, fault(operation))
-        value = assert_sound(root)
+        value = sound_value(root)
         assert value in (2.0, SCENES[name].value)
         assert error is not None or value == SCENES[name].value  # a save that went well is there
         if error is not None:
             assert error.errno == code
             assert any(file in str(error) for file in (*FILES, root.name)), error
-        assert_put_in_order(root, value)
+        SCENES[name].save(root)  # tried again at once, without a new start
+        assert sound_value(root) == SCENES[name].value
+        assert_put_in_order(root, SCENES[name].value)
+
+
+def test_nothing_is_removed_before_the_new_one_is_durable(tmp_path, monkeypatch):
+    """Fails if what is not wanted goes before the commit, or before the commit is synced."""
+    service = first_saves(tmp_path)
+    service.keep("saver", frozenset({3}))
+    done = []
+    Disk(lambda number, name, path: done.append((name, getattr(path, "name", ""))), monkeypatch)
+    service.save(3, numbers(3), {"saver": ["tag"]}, {}).result()
+    (commit,) = [i for i, (name, file) in enumerate(done) if name == "rename" and file.startswith(".tmp-")]
+    (removal,) = [i for i, (name, file) in enumerate(done) if name == "rename" and file == "step-00000002"]
+    assert done[commit + 1] == ("fsync", "")
+    assert removal > commit + 1
+    assert [c.step for c in service.list()] == [3]
+
+
+@pytest.mark.parametrize("hint", [None, "step-00000001", "step-00000009", ""])
+def test_the_next_start_lets_the_hint_name_the_newest(tmp_path, hint):
+    """Fails if a hint that a kill has left behind, or that names nothing, is believed."""
+    service = first_saves(tmp_path)
+    (tmp_path / "latest").unlink() if hint is None else (tmp_path / "latest").write_text(hint)
+    service.repair()
+    assert latest(tmp_path) == "step-00000002"

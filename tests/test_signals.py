@@ -4,11 +4,12 @@ import contextlib
 import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 import signalled_runs
-import torch
 from forks import FORKS, start, told
 from signalled_runs import RECIPE, count
 from small_runs import checkpoints, identical, on_disk, said, train
@@ -31,7 +32,7 @@ def plain_handlers():
         signal.signal(number, handler)
 
 
-def signalled(function, *arguments, signals=(TERM,), send=os.kill):
+def signalled(function, *arguments, signals=(TERM,)):
     """The exit code of a child that gets these signals, each where it is held."""
     here, there = FORKS.Pipe()
     child = start(function, *arguments, there)
@@ -39,7 +40,7 @@ def signalled(function, *arguments, signals=(TERM,), send=os.kill):
     for number in signals:
         assert here.poll(60)
         assert here.recv() == "here"
-        send(child.pid, number)
+        os.kill(child.pid, number)
         with contextlib.suppress(BrokenPipeError):  # it may be dead by now
             here.send("go on")
     child.join(60)
@@ -93,17 +94,29 @@ def test_while_a_save_is_on_its_way_both_that_and_the_last_are_whole(tmp_path):
     assert [float(found[step].load()["model"]["w"]) for step in found] == [float(step) for step in found]
 
 
+def script_with_workers(run_dir, *, held=False):
+    """A script in a process group of its own; told to go where it is held. Its exit code."""
+    code = f"import signalled_runs; signalled_runs.train_with_workers({str(run_dir)!r}, {held})"
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, **streams) as child:
+        if held:
+            assert child.stdout.readline() == "here\n"
+            os.killpg(child.pid, TERM)
+        child.communicate("go on\n", timeout=60)
+    return child.returncode
+
+
 def test_sent_to_a_process_group_with_workers_of_a_loader_that_ignore_it(tmp_path):
     """Fails without ``worker_init_fn=ignore_signals``: the workers die, and the run with them."""
-    assert signalled(signalled_runs.train_with_workers, tmp_path / "cut", send=os.killpg) == 75
-    assert on_disk(tmp_path / "cut") == {9}
-    for name, resume in (("cut", "auto"), ("whole", None)):
-        child = start(signalled_runs.train_with_workers, tmp_path / name, None, resume)
-        child.join(60)
-        assert child.exitcode == 0
-    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
-    ends = [checkpoints(tmp_path / name)[max(on_disk(tmp_path / name))].load() for name in ("cut", "whole")]
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    assert script_with_workers(cut, held=True) == 75
+    assert on_disk(cut) == {9}
+    assert (script_with_workers(cut), script_with_workers(whole)) == (0, 0)
+    assert rows(cut) == rows(whole)
+    ends = [checkpoints(path)[max(on_disk(path))].load() for path in (cut, whole)]
     assert identical(ends[0]["model"], ends[1]["model"])
+    assert identical(ends[0]["optimizer"], ends[1]["optimizer"])
 
 
 # -- a second one ------------------------------------------------------------------------------------------------------
@@ -257,22 +270,18 @@ def test_in_a_thread_that_is_not_the_main_one_there_is_one_warning_and_no_handle
 
 
 def test_attached_in_mid_run_it_hears_from_the_next_event_on():
+    """Fails if the handlers are set at train_begin alone: the signal would kill this process."""
+
     class Attaches:
         def on_step_end(self, event, state):
             if state.step == 1:
-                loop.bus.attach(SignalStop())
+                self.bus.attach(SignalStop())
 
-    class Late(Sends):
-        pass
+        def bind(self, *, bus):
+            self.bus = bus
 
-    loop = None
-    model = torch.nn.Linear(1, 1)
-    loop = signalled_runs.Loop(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), callbacks=[Attaches(), Late(USR1, 4)], max_steps=9
-    )
-    with loop:
-        for _ in loop.updates():
-            loop.step_end()
+    signal.signal(USR1, signal.SIG_IGN)  # instead of dying
+    loop = count(None, Attaches(), Sends(USR1, 4), max_steps=9, eval_every=None)
     assert (loop.result.status, loop.result.step) == ("preempted", 4)
 
 
@@ -282,8 +291,7 @@ def test_it_says_how_much_of_the_grace_is_left_and_forgets_at_the_next_run():
     bus.attach(stopper)
     bus.publish(TrainBegin(), TrainState())
     os.kill(os.getpid(), USR1)
-    first = bus.publish(StepEnd(), TrainState(step=1)).stop
-    later = bus.publish(StepEnd(), TrainState(step=2)).stop
+    first, later = (bus.publish(StepEnd(), TrainState(step=step)).requests[0].request for step in (1, 2))
     assert 0.0 < later.within < first.within < 20.0
     assert bus.publish(EpochEnd(completed=False), TrainState(step=2)).stop is None
     bus.close()

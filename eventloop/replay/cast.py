@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from ..bus import Bus
@@ -179,9 +181,12 @@ def filter_text(subscription: Subscription) -> str:
 
 
 def live_parts(deciders: Iterable[Any], optimizer: Any = None) -> dict[str, Any]:
-    """What deciders may bind; whoever looks after a model is given one without parameters."""
+    """What deciders may bind; whoever looks after a model is given one without parameters.
+
+    The folder is one that cannot be: whoever is given none takes it that every save is refused.
+    """
     model = NoModel() if any(getattr(decider, "touches_model", False) for decider in deciders) else None
-    return {"model": model, "optimizer": optimizer, "run_dir": None}
+    return {"model": model, "optimizer": optimizer, "run_dir": Path(os.devnull) / "replay"}
 
 
 class Cast:

@@ -61,6 +61,7 @@ class Drive:
         with _quiet():
             error: BaseException | None = None
             try:
+                stage.join()
                 stage.begin(live_parts(self.deciders.values(), stage.rates), lambda: False)
                 self._sittings()
                 if self.ended != "open":

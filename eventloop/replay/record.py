@@ -144,7 +144,7 @@ class Record:
             elif turns is None:
                 raise ValueError(f"{self.path} does not begin with a train_begin, but with a {name}")
             elif moment.kind in REACTIONS:
-                step = checkpoint_step(row) if moment.kind is CheckpointSaved else moment.step
+                step = checkpoint_step(dict(row)) if moment.kind is CheckpointSaved else moment.step
                 self.sittings[-1].reactions.setdefault((moment.kind, step), []).append(moment)
                 turns.between({**row, LATE: True} if late else row)
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import in_bus, in_callbacks, in_checkpoints, in_filters, in_logs, in_loop, in_numbers
+from . import in_bus, in_callbacks, in_checkpoints, in_filters, in_logs, in_loop, in_numbers, in_saves
 from .mutant import MisfitError, Mutant
 from .running import Copy, Verdict, try_all
 
@@ -14,6 +14,7 @@ MUTANTS: Final = (
     *in_numbers.MUTANTS,
     *in_loop.MUTANTS,
     *in_checkpoints.MUTANTS,
+    *in_saves.MUTANTS,
     *in_callbacks.MUTANTS,
     *in_logs.MUTANTS,
 )

@@ -6,47 +6,27 @@ from typing import Final
 
 from .mutant import Mutant
 
-FILES: Final = "eventloop/checkpoint/files.py"
 CODEC: Final = "eventloop/checkpoint/codec.py"
 MANIFEST: Final = "eventloop/checkpoint/manifest.py"
+STORE: Final = "eventloop/checkpoint/store.py"
 SERVICE: Final = "eventloop/checkpoint/service.py"
+LAYOUT: Final = "eventloop/checkpoint/layout.py"
 RETENTION: Final = "eventloop/checkpoint/retention.py"
 PARTS: Final = "eventloop/parts.py"
 OPTIMIZERS: Final = "eventloop/optimizers.py"
 MODEL: Final = "eventloop/model.py"
 FOLDER: Final = "eventloop/folder.py"
 START: Final = "eventloop/start.py"
+RUN: Final = "eventloop/run.py"
 JOURNAL: Final = "eventloop/journal.py"
-SYNCED: Final = "test_durability.py::test_at_the_publishing_rename_everything_is_synced"
-CRASHED: Final = "test_durability.py::test_a_crash_at_each_operation_of_a_save_leaves_the_old_or_the_new"
+DAMAGED: Final = "test_damage.py::test_damage_is_named_and_the_next_older_checkpoint_is_taken"
 
 MUTANTS: Final = (
     Mutant(
-        "weights are not synced before the rename",
-        FILES,
-        "    sync(path)\n    return aliases",
-        "    return aliases",
-        (SYNCED,),
-    ),
-    Mutant(
-        "fsync before the buffer is flushed",
-        FILES,
-        "        file.flush()\n        os.fsync(file.fileno())",
-        "        os.fsync(file.fileno())\n        file.flush()",
-        (SYNCED,),
-    ),
-    Mutant(
-        "a new folder is not synced as an entry of its parent",
-        FILES,
-        "        sync(path.parent)",
-        "        pass",
-        (SYNCED,),
-    ),
-    Mutant(
         "weights that share memory come back apart",
-        FILES,
-        "if tensor.numel() and same in seen:",
-        "if False:",
+        LAYOUT,
+        "        if first is not name:",
+        "        if False:",
         ("test_codec.py::test_tied_tensors_are_stored_once_and_come_back_tied",),
     ),
     Mutant(
@@ -61,39 +41,14 @@ MUTANTS: Final = (
         MANIFEST,
         "elif sha256(file, progress) != digest:",
         "elif False:",
-        ("test_damage.py::test_damage_is_named_and_the_next_older_checkpoint_is_taken",),
+        (DAMAGED,),
     ),
     Mutant(
         "a manifest that was changed is believed",
         MANIFEST,
         'if data.pop("sha256") != _seal(data):',
         'if data.pop("sha256") is None:',
-        ("test_damage.py::test_damage_is_named_and_the_next_older_checkpoint_is_taken",),
-    ),
-    Mutant(
-        "the manifest is written before the files",
-        SERVICE,
-        "            _write_parts(temporary, parts)\n"
-        "            write_manifest(temporary, self.run_id, step, asked, metrics)\n",
-        "            write_manifest(temporary, self.run_id, step, asked, metrics)\n"
-        "            _write_parts(temporary, parts)\n",
-        ("test_damage.py::test_damage_is_named_and_the_next_older_checkpoint_is_taken",),
-    ),
-    Mutant(
-        "the rename comes before the manifest",
-        SERVICE,
-        "            write_manifest(temporary, self.run_id, step, asked, metrics)\n"
-        "            self._commit(temporary, step, forerunner)\n",
-        "            self._commit(temporary, step, forerunner)\n"
-        "            write_manifest(self._place(step), self.run_id, step, asked, metrics)\n",
-        (CRASHED,),
-    ),
-    Mutant(
-        "latest names a checkpoint that is not there yet",
-        SERVICE,
-        "            _write_parts(temporary, parts)\n",
-        "            self._point_latest(step)\n            _write_parts(temporary, parts)\n",
-        (CRASHED,),
+        (DAMAGED,),
     ),
     Mutant(
         "a failed save leaves its half behind",
@@ -104,10 +59,10 @@ MUTANTS: Final = (
     ),
     Mutant(
         "resume takes the newest though it is damaged",
-        SERVICE,
+        STORE,
         "                checkpoint.verify()",
         "                pass",
-        ("test_damage.py::test_damage_is_named_and_the_next_older_checkpoint_is_taken",),
+        (DAMAGED,),
     ),
     Mutant(
         "the newest is removed",
@@ -132,14 +87,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the loop does not say that room is to be made",
-        "eventloop/run.py",
+        RUN,
         "make_room=wish.make_room",
         "make_room=False",
         ("test_retention.py::test_a_run_that_makes_room_never_has_more_than_it_keeps_and_one",),
     ),
     Mutant(
         "a save begins before it is known what its forerunner's savers want",
-        "eventloop/run.py",
+        RUN,
         "            self._landed()\n            self.ledger.carry_out_keeps(self)",
         "            self._landed()",
         ("test_retention.py::test_saves_in_the_background_keep_what_saves_at_once_keep",),
@@ -167,8 +122,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "checkpoints of the part that was lost stay in the way",
-        SERVICE,
-        "            self._set_aside(later)",
+        STORE,
+        "            self._set_aside(*later)",
         "            pass",
         ("test_resume.py::test_from_an_older_step_the_later_part_is_moved_aside_and_never_taken_again",),
     ),

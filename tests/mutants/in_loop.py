@@ -113,7 +113,7 @@ MUTANTS: Final = (
     Mutant(
         "a stop after the save of its step is in no checkpoint",
         RUN,
-        "            self.saved_at = None",
+        "            self.saved_at = None  # no checkpoint tells of it yet",
         "            pass",
         ("test_nothing_left.py::test_a_stop_that_came_after_the_save_of_its_step_is_in_a_checkpoint_too",),
     ),
