@@ -238,6 +238,7 @@ def train_without_memory_at_step_2(run_dir, pipe):
     """Train while there is no memory for one copy, the one of another size; send how it ended and what failed."""
     logging.getLogger("eventloop").setLevel(logging.CRITICAL)
     heavy = Heavy(4)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
 
     class Memory:
         priority = -800
@@ -246,10 +247,10 @@ def train_without_memory_at_step_2(run_dir, pipe):
             if state.step == 2:
                 heavy.weights = torch.ones(50_000_000)
                 pages = int(Path("/proc/self/statm").read_text().split()[0])
-                resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 50_000_000, -1))
+                resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 50_000_000, hard))
 
         def on_handler_failed(self, event, state):
-            resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+            resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
             heavy.weights = torch.ones(9)
 
     loop, _ = run(run_dir, asks({1, 2, 3}), heavy, Memory())

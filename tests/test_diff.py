@@ -2,6 +2,7 @@
 
 import contextlib
 
+import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -192,12 +193,17 @@ def test_a_request_that_one_run_alone_has_is_not_compared_with_another_ones(tmp_
         assert lines[first + 1 + nothing] == f"  {pair[nothing]}: nothing"
 
 
-def test_a_run_cut_and_resumed_is_equal_to_the_whole_one(tmp_path):
+@pytest.mark.parametrize("saves", ["sync", "wait"])
+def test_a_run_cut_and_resumed_is_equal_to_the_whole_one(tmp_path, saves):
     """Fails if the planned total, which each sitting learns anew, is compared where one of two does not know it."""
-    recipe = Recipe(evaluate_every=2)
-    train(recipe, tmp_path / "whole", ModelCheckpoint(every_epochs=1, save_top_k=-1), journal="full")
+
+    def part(name, *cutters, **options):
+        saver = ModelCheckpoint(every_epochs=1, save_top_k=-1)
+        train(Recipe(evaluate_every=2), tmp_path / name, saver, *cutters, journal="full", saves=saves, **options)
+
+    part("whole")
     with contextlib.suppress(Cut):
-        train(recipe, tmp_path / "cut", ModelCheckpoint(every_epochs=1, save_top_k=-1), cut_at(12), journal="full")
-    train(recipe, tmp_path / "cut", ModelCheckpoint(every_epochs=1, save_top_k=-1), journal="full", resume="auto")
+        part("cut", cut_at(12))
+    part("cut", resume="auto")
     told = diff_runs(tmp_path / "whole", tmp_path / "cut")
     assert told.first is None, told

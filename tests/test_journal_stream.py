@@ -1,6 +1,8 @@
 """The full journal: every publish and what came of it, in strict rows that read back as one history."""
 
 import json
+import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from planned_runs import PLANS, Run
-from small_runs import EVERY_UPDATE, Count, Cut, Recipe, count, cut_at, said, train
+from small_runs import EVERY_UPDATE, Count, Cut, Recipe, count, cut_at, on_disk, said, train
 from test_no_sync import Reads
 
 from callbacks import EarlyStopping, ModelCheckpoint, WarmupCosine
@@ -345,44 +348,116 @@ def recorded(folder, *cutters, every="epoch", **options):
 @pytest.fixture(scope="module", params=["epoch", 2])
 def undisturbed(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
-    recorded(folder, every=request.param)
+    recorded(folder, every=request.param, saves="sync")
     return request.param, history(folder)
 
 
+@pytest.mark.parametrize("saves", ["sync", "wait"])
 @pytest.mark.parametrize("cuts", [(1,), (6,), (7,), (8,), (3, 9), (5, 5), (7, 14)], ids=str)
-def test_a_resumed_run_reads_as_one_history(tmp_path, undisturbed, cuts):
+def test_a_resumed_run_reads_as_one_history(tmp_path, undisturbed, cuts, saves):
     """Failed where the lost rows stayed, where the epoch began twice, and where the save at the cut was lost."""
     every, expected = undisturbed
     for cut in cuts:
         with pytest.raises(Cut):
-            recorded(tmp_path, cut_at(cut), every=every, resume="auto")
-    recorded(tmp_path, every=every, resume="auto", seed=99)
+            recorded(tmp_path, cut_at(cut), every=every, resume="auto", saves=saves)
+    recorded(tmp_path, every=every, resume="auto", seed=99, saves=saves)
     assert history(tmp_path) == expected
     stream = read_stream(tmp_path)
     assert (stream.sittings, stream.whole) == (len(cuts) + 1, True)
     assert next(stream.sitting(1))["resumed"] is True
 
 
-def test_without_the_checkpoints_own_row_the_history_goes_on_behind_what_the_checkpoint_knew(tmp_path):
-    """Failed where the place was looked for by step: the beginning of the next update was kept too."""
-    recorded(tmp_path / "whole")
+class Slow:
+    """Each save is durable so many updates after its state was taken; ends the process at ``cut``."""
+
+    def __init__(self, delays, cut=None):
+        self.delays, self.cut, self.step, self.until = [*delays], cut, 0, 0
+        self.moved = threading.Condition()
+
+    def reach(self, step):
+        with self.moved:
+            self.step = step
+            self.moved.notify_all()
+
+    def on_step_begin(self, event, state):
+        if state.step == self.cut:
+            self.reach(math.inf)
+            raise Cut
+
+    def on_step_end(self, event, state):
+        self.reach(state.step)
+
+    def state_dict(self):
+        self.until = min(self.step + self.delays.pop(0), 12) if self.delays else 0
+        return {}
+
+    def load_state_dict(self, state):
+        self.delays = []
+
+    def persist(self):
+        with self.moved:
+            assert self.moved.wait_for(lambda: self.step >= self.until, 60)
+
+
+def twelve(folder, slow, saves):
+    scores = {step: 1.0 / step for step in range(1, 13)}
+    saver = ModelCheckpoint(every_steps=3, save_top_k=2)
+    options = {"max_steps": 12, "journal": "full", "resume": "auto", "saves": saves}
+    count(folder, EarlyStopping("eval_loss"), saver, slow, scores=scores, eval_every=2, **options)
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(0, 3), min_size=5, max_size=5), st.sampled_from([None, 4, 5, 7, 9, 11]))
+def test_a_run_reads_the_same_however_long_its_saves_took(delays, cut):
+    """Failed where a lost part was cut off at the row of the checkpoint, where that row stayed where it was told, and
+    where a checkpoint of which no row told was left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        twelve(f"{folder}/sync", Slow([]), "sync")
+        if cut is not None:
+            with pytest.raises(Cut):
+                twelve(f"{folder}/wait", Slow(delays, cut), "wait")
+        twelve(f"{folder}/wait", Slow([] if cut else delays), "wait")
+        assert history(f"{folder}/wait") == history(f"{folder}/sync")
+        assert read_stream(f"{folder}/wait").whole
+
+
+def test_the_row_of_a_checkpoint_tells_where_its_state_was_taken_and_a_sitting_when_it_was_told(tmp_path):
+    twelve(tmp_path, Slow([2, 2, 2]), "wait")
+    stream = read_stream(tmp_path)
+    moved, told = of(stream, "checkpoint_saved"), of(stream.sitting(0), "checkpoint_saved")
+    assert [(row["step"], row["counters"]["update"]) for row in moved] == [(3, 3), (6, 6), (9, 9), (12, 12)]
+    assert [row["time"] for row in moved] == [row["time"] for row in told]
+    assert all(row["step"] >= step + 2 for row, step in zip(told, (3, 6, 9), strict=False))
+
+
+@pytest.mark.parametrize("saves", ["sync", "wait"])
+@pytest.mark.parametrize("rows", ["checkpoint", "fates", "both"])
+def test_a_checkpoint_of_which_no_row_tells_is_told_from_what_was_asked(tmp_path, saves, rows):
+    """Failed where the place was looked for by step, where the fates stayed away, and where Keep was not taken from the
+    train_begin of the sitting that went on."""
+    recorded(tmp_path / "whole", saves=saves)
     with pytest.raises(Cut):
-        recorded(tmp_path / "run", cut_at(4))
+        recorded(tmp_path / "run", cut_at(4), saves=saves)
     path = tmp_path / "run" / "journal.jsonl"
+    lost = {
+        "checkpoint": lambda row: row.get("checkpoint") == "step-00000004",
+        "fates": lambda row: row.get("decided") == 4,
+    }
+    gone = lost.values() if rows == "both" else [lost[rows]]
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    kept = [row for row in lines if row.get("checkpoint") != "step-00000004" and row.get("decided") != 4]
+    kept = [row for row in lines if not any(is_gone(row) for is_gone in gone)]
     path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-    recorded(tmp_path / "run", resume="auto")
-    expected = [row for row in history(tmp_path / "whole") if row.get("checkpoint") != "step-00000004"]
-    assert history(tmp_path / "run") == [row for row in expected if row.get("decided") != 4]
+    recorded(tmp_path / "run", resume="auto", saves=saves)
+    assert history(tmp_path / "run") == history(tmp_path / "whole")
 
 
-def test_a_short_journal_reads_as_one_history_too(tmp_path):
+@pytest.mark.parametrize("saves", ["sync", "wait"])
+def test_a_short_journal_reads_as_one_history_too(tmp_path, saves):
     for name, cuts in (("whole", ()), ("run", (5,))):
         for cut in cuts:
             with pytest.raises(Cut):
-                train(Recipe(), tmp_path / name, *savers(), cut_at(cut))
-        train(Recipe(), tmp_path / name, *savers(), resume="auto")
+                train(Recipe(), tmp_path / name, *savers(), cut_at(cut), saves=saves)
+        train(Recipe(), tmp_path / name, *savers(), resume="auto", saves=saves)
     assert history(tmp_path / "run") == history(tmp_path / "whole")
     assert not read_stream(tmp_path / "run").full
 
@@ -414,14 +489,19 @@ def test_what_is_no_journal_is_refused(tmp_path):
         read_stream(tmp_path)
 
 
-def test_before_the_next_update_the_journal_has_the_checkpoint_and_the_fate_of_its_save(tmp_path):
-    """Fails if the rows behind a checkpoint wait in the queue: a kill would leave a history that lacks them."""
-    seen = []
+@pytest.mark.parametrize("saves", ["sync", "wait"])
+def test_a_run_that_is_gone_as_soon_as_its_checkpoint_is_there_reads_as_one_history(tmp_path, saves):
+    """Failed where the fates behind a checkpoint, which wait in the queue by then, were missed."""
 
-    class Looks:
+    class Copies:
         def on_step_begin(self, event, state):
             if state.step == 2:
-                seen.extend(row["event"] for row in read_stream(tmp_path))
+                while 2 not in on_disk(tmp_path / "run"):
+                    pass
+                shutil.copytree(tmp_path / "run", tmp_path / "gone")
 
-    count(tmp_path, ModelCheckpoint(every_steps=2), Looks(), journal="full", max_steps=4)
-    assert seen[-2:] == ["checkpoint_saved", "request"]
+    options = {"journal": "full", "max_steps": 4, "saves": saves}
+    count(tmp_path / "run", ModelCheckpoint(every_steps=2), Copies(), **options)
+    count(tmp_path / "gone", ModelCheckpoint(every_steps=2), resume="auto", **options)
+    assert read_stream(tmp_path / "gone").sittings == 2
+    assert history(tmp_path / "gone") == history(tmp_path / "run")

@@ -270,7 +270,7 @@ def test_in_a_thread_that_is_not_the_main_one_there_is_one_warning_and_no_handle
 
 
 def test_attached_in_mid_run_it_hears_from_the_next_event_on():
-    """Fails if the handlers are set at train_begin alone: the signal would kill this process."""
+    """Fails if the handlers are set at train_begin alone."""
 
     class Attaches:
         def on_step_end(self, event, state):

@@ -16,6 +16,7 @@ ARRAY: Final = "__array__"
 TUPLE: Final = "__tuple__"
 ITEMS: Final = "__items__"
 FLOAT: Final = "__float__"
+FLAT: Final = frozenset({str, int, bool, type(None)})
 RESERVED: Final = frozenset({TENSOR, ARRAY, TUPLE, ITEMS, FLOAT})
 
 
@@ -34,6 +35,8 @@ def pack(value: Any, place: str, tensors: dict[str, Any]) -> Any:
         return float(value) if math.isfinite(value) else {FLOAT: repr(float(value))}
     if torch is not None and isinstance(value, torch.Tensor):
         return {TENSOR: _store(value, place, tensors)}
+    if isinstance(value, list | tuple) and FLAT.issuperset(map(type, value)):  # long ones are: random states, ledgers
+        return list(value) if isinstance(value, list) else {TUPLE: list(value)}
     if isinstance(value, list):
         return [pack(item, f"{place}.{i}", tensors) for i, item in enumerate(value)]
     if isinstance(value, tuple):

@@ -29,6 +29,7 @@ DTYPES: Final = {
 """The dtypes of the safetensors format, by torch's names."""
 ALIASES: Final = "aliases"
 SHARDS: Final = "shards"
+CACHE_LINE: Final = 64
 ALIGNED: Final = 8  # a header's length is a multiple of it, so that every tensor lies on a multiple of its item size
 
 
@@ -108,12 +109,15 @@ def plan(tensors: Mapping[str, Any]) -> Layout:
         parts += _planned(spread)
     entries: list[Entry] = []
     start = 0
-    for part in sorted(
-        parts, key=lambda part: -part.dtype.itemsize
-    ):  # so that each lies on a multiple of its item size
+    for part in sorted(parts, key=_order):
         entries.append(replace(part, start=start))
         start += part.size
     return Layout(tuple(entries), aliases)
+
+
+def _order(part: Entry) -> tuple[bool, int]:
+    """Each lies on a multiple of its item size, and the large ones on whole cache lines: these are copied faster."""
+    return part.size % CACHE_LINE != 0, -part.dtype.itemsize
 
 
 def _planned(tensors: dict[str, Any]) -> Iterator[Entry]:

@@ -42,8 +42,8 @@ class Staging:
             self._layout = plan(tensors)
             self._make_room(any(tensor.is_cuda for tensor in tensors.values()))
             self._signature = now
-        sources = [_plain(tensors[entry.name]) for entry in self._layout.entries]
         with torch.no_grad():
+            sources = [_plain(tensors[entry.name]) for entry in self._layout.entries]
             if sources:
                 torch._foreach_copy_(self._views, sources, non_blocking=True)
         for device in {source.device for source in sources}:
@@ -81,7 +81,7 @@ class Staging:
 
 def _plain(tensor: Any) -> Any:
     """Its memory here; conjugate and negative views are lazy bits that a copy of many at once would lose."""
-    return local(tensor).detach().resolve_conj().resolve_neg()
+    return local(tensor).resolve_conj().resolve_neg()
 
 
 def write_file(path: Path, tensors: Mapping[str, Any]) -> tuple[int, str]:
