@@ -55,8 +55,7 @@ class SignalStop(Callback):
         ValueError: there is no such signal, or it cannot be caught, or ``grace`` is out of range.
     """
 
-    # With the other deciders: requests are carried out behind the dispatch, so an earlier place would gain nothing.
-    priority = Priority.DECIDE
+    priority = Priority.LAST  # a signal that comes while the others are at work counts at that event already
     failure = "raise"  # a run that counts on its grace must not begin without it
 
     def __init__(self, signals: Iterable[str | int] = ("SIGTERM", "SIGUSR1", "SIGINT"), grace: float = 30.0) -> None:

@@ -40,8 +40,7 @@ class TimeLimit(Callback):
         ValueError: an argument is out of range, or ``limit`` is no such text.
     """
 
-    # With the other deciders: requests are carried out behind the dispatch, so an earlier place would gain nothing.
-    priority = Priority.DECIDE
+    priority = Priority.LAST  # the time that the others take counts at that event already
     failure = "raise"  # a run that counts on its end must not go on without it
 
     def __init__(self, limit: float | str | timedelta, margin: float | None = None, since: float | None = None) -> None:

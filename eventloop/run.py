@@ -281,6 +281,12 @@ class Run(Teller):
         if self.folder is not None and self.folder.journal is not None:
             self._writes = self.bus.attach(self.folder.journal)
 
+    @property
+    def callbacks(self) -> list[tuple[str, Any]]:
+        """What the user has attached, by name: all but the journal."""
+        journal = None if self.folder is None else self.folder.journal
+        return [(name, thing) for name, thing in self.bus.objects if thing is not journal]
+
     def begin(self, live: Mapping[str, Any], load: Callable[[], bool]) -> None:
         """Bind the callbacks, load a checkpoint if there is one to go on from, and say that the run begins."""
         self.bus.bind(**live)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from .bus import Bus
 from .checks import check_choice
 from .course import Course
 from .log import logger
@@ -68,12 +67,12 @@ def parts_of(
         **({} if scaler is None else {"scaler": scaler}),
         **run.parts(),
         "random": course.random,
-        "settings": Settings({**own, "seed": torch.initial_seed()}, lambda: _keyed(run.bus)),
+        "settings": Settings({**own, "seed": torch.initial_seed()}, lambda: _keyed(run)),
     }
 
 
-def _keyed(bus: Bus) -> Iterable[tuple[str, object]]:
-    return [(bus.key_of(name), thing) for name, thing in bus.objects]
+def _keyed(run: Run) -> Iterable[tuple[str, object]]:
+    return [(run.bus.key_of(name), thing) for name, thing in run.callbacks]
 
 
 def start(run: Run, course: Course, live: Mapping[str, Any], parts: Mapping[str, Any], choices: Choices) -> None:
@@ -91,7 +90,7 @@ def start(run: Run, course: Course, live: Mapping[str, Any], parts: Mapping[str,
         settings.note()
     if folder is not None:
         torch = sys.modules.get("torch")
-        folder.open(0 if torch is None else torch.initial_seed(), run.bus.objects)
+        folder.open(0 if torch is None else torch.initial_seed(), run.callbacks)
     run.begin(live, lambda: folder is not None and folder.load(parts))
     if folder is not None:
         folder.rehearse(parts)

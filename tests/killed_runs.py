@@ -122,6 +122,7 @@ def end_in_mid_save(run_dir, how):
     logging.getLogger("eventloop").setLevel(logging.CRITICAL)
     flag, gate = [], Gate()
     number = signal.SIGTERM if how.startswith("SIGTERM") else signal.SIGINT
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started without
     if how.endswith("flag"):
         signal.signal(number, lambda *_: flag.append(True))
 

@@ -22,7 +22,7 @@ from eventloop.rows import read_rows
 def drawn(seed):
     """The callbacks and settings of one sitting; none of them may change what is learnt."""
     choice = random.Random(seed).choice
-    limits = {"save_top_k": choice([1, 2]), "keep_last": choice([None, 2, 4]), "keep_every": choice([None, 50])}
+    limits = {"save_top_k": choice([1, 2]), "keep_last": choice([None, 2, 4]), "keep_every": choice([None, 200])}
     savers = [
         ModelCheckpoint(every_steps=choice([1, 1, 2]), make_room=choice([False, False, False, True]), **limits),
         ModelCheckpoint("eval_loss", save_top_k=choice([1, 2])),

@@ -59,6 +59,7 @@ def test_at_the_publishing_rename_everything_is_synced(tmp_path, audit, size, ba
     service = Checkpoints(root, "run", background=background)
     service.save(1, numbers(1, size), {}, {}).result()
     service.close()
+    Checkpoints(root, "run").newest().verify()
     assert (audit.unsynced, len(audit.published)) == ([], 1)
     assert audit.synced[root] == ["latest", "step-00000001"]
     assert audit.synced[root.parent] == ["checkpoints"]

@@ -67,7 +67,7 @@ def test_it_publishes_counts_and_settles_as_a_loop_with_a_model_does(limits, upd
     optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
     with tempfile.TemporaryDirectory() as folder:
         askers = [Asker(asks, [])]
-        real = Loop(weight, optimizer, evaluate=evaluate, callbacks=askers, run_dir=folder, **limits)
+        real = Loop(weight, optimizer, evaluate=evaluate, callbacks=askers, run_dir=folder, saves="sync", **limits)
 
         def train():
             with real:

@@ -45,22 +45,24 @@ def asks(event, time, what, **options):
     return dataclasses.replace(plan, **options)
 
 
-@given(PLANS, WHO)
-@example(asks("epoch_begin", 1, "save"), [])
-@example(asks("step_end", 2, "save"), ["best"])
-@example(asks("eval_end", 1, "fail"), ["patience 1"])
-@example(asks("step_end", 1, "orphan", min_epochs=1, eval_every=1), ["patience 1"])
-@example(asks("checkpoint_saved", 1, "stop", body="own loop"), [])
-@example(asks("epoch_end", 1, "stop", eval_every=None), ["best", "every epoch"])
-@example(asks("epoch_begin", 2, "stop", body="own loop", acts={0: ("break", "before")}), [])
-def test_a_replay_of_an_unchanged_run_reproduces_its_ledger(plan, who):
-    """Broken by a boundary at the end of every epoch, by requests of the user's that are always obeyed, and by going on
+@given(PLANS, WHO, st.sampled_from(["wait", "skip", "sync"]))
+@example(asks("epoch_begin", 1, "save"), [], "sync")
+@example(asks("step_end", 2, "save"), ["best"], "sync")
+@example(asks("eval_end", 1, "fail"), ["patience 1"], "sync")
+@example(asks("step_end", 1, "orphan", min_epochs=1, eval_every=1), ["patience 1"], "sync")
+@example(asks("checkpoint_saved", 1, "stop", body="own loop"), [], "sync")
+@example(asks("epoch_end", 1, "stop", eval_every=None), ["best", "every epoch"], "sync")
+@example(asks("epoch_begin", 2, "stop", body="own loop", acts={0: ("break", "before")}), [], "sync")
+@example(asks("checkpoint_saved", 1, "stop", max_epochs=3, eval_every=None), ["every 2"], "wait")
+def test_a_replay_of_an_unchanged_run_reproduces_its_ledger(plan, who, saves):
+    """Broken by telling of each checkpoint where its state was taken,
+    by a boundary at the end of every epoch, by requests of the user's that are always obeyed, and by going on
     where a stop was asked for at the last save, and by a last evaluation that always stands before the epoch's end."""
     with tempfile.TemporaryDirectory() as folder:
         bus = Bus()
         for name in who:
             bus.attach(DECIDERS[name]())
-        Run(dataclasses.replace(plan, saves=True), f"{folder}/run", bus, journal="full")
+        Run(dataclasses.replace(plan, saves=True), f"{folder}/run", bus, journal="full", saves=saves)
         assume(Path(folder, "run", "journal.jsonl").exists())  # a body may leave before anything has begun
         played = replay(f"{folder}/run")
     assert played.reproduced, played
@@ -105,6 +107,7 @@ OPTIONS = st.fixed_dictionaries(
         "eval_every": st.sampled_from(["epoch", None, 1, 2]),
         "min_steps": st.sampled_from([0, 4]),
         "accumulate": st.sampled_from([1, 2]),
+        "saves": st.sampled_from(["wait", "skip", "sync"]),
     }
 )
 
@@ -115,7 +118,9 @@ OPTIONS = st.fixed_dictionaries(
     OPTIONS,
     st.lists(st.sampled_from([3, 5, 7]), min_size=1, max_size=3),
 )
-@example([1.0] * 20, ["every 2", "patience 1"], {"eval_every": 1, "min_steps": 4, "accumulate": 1}, [3])
+@example(
+    [1.0] * 20, ["every 2", "patience 1"], {"eval_every": 1, "min_steps": 4, "accumulate": 1, "saves": "sync"}, [3]
+)
 def test_a_run_of_several_sittings_is_replayed_as_one_history(scores, who, options, cuts):
     """Broken by a refusal that is said once over all sittings, and by requests that outlive the process they were made
     in."""
@@ -169,19 +174,20 @@ class Breaks:
             self.root.with_name("away").rename(self.root)
 
 
+@pytest.mark.parametrize("saves", ["sync", "wait"])
 @pytest.mark.parametrize("policy", ["isolate", "stop", "raise"])
-def test_saves_that_have_failed_fail_again_by_the_policy_of_who_asked(tmp_path, policy):
-    """Broken by saves that always succeed."""
+def test_saves_that_have_failed_fail_again_by_the_policy_of_who_asked(tmp_path, policy, saves):
+    """Broken by saves that always succeed, and by telling at once of those that failed later."""
     run_dir = tmp_path / "run"
     bus = Bus()
     bus.attach(ModelCheckpoint(every_steps=1), failure=policy)
     with contextlib.suppress(OSError):
-        count(run_dir, Breaks(run_dir, 3, 5), bus=bus, max_steps=7, journal="full")
+        count(run_dir, Breaks(run_dir, 3, 5), bus=bus, max_steps=7, journal="full", saves=saves)
     if not (run_dir / "checkpoints").is_dir():
         (run_dir / "checkpoints").unlink()
     played = replay(run_dir)
     assert played.reproduced, played
-    assert any(entry.fate == "refused" for entry in played.ledger) == (policy != "raise")
+    assert any(entry.fate == "refused" for entry in played.ledger) == (policy != "raise" or saves == "wait")
     assert played.live == ("ModelCheckpoint",)
 
 

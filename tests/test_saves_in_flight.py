@@ -1,5 +1,7 @@
 """A save is on its way when something happens: another one, a failure, the end of the run, of whatever kind."""
 
+import signal
+
 import pytest
 from forks import run as run_child
 from gated_runs import Gate, Life, Losing, asks, run, weights
@@ -97,8 +99,10 @@ def test_it_is_not_dropped_either_when_ctrl_c_is_pressed_again_in_the_wait_for_i
     def fail():
         raise KeyboardInterrupt
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are without
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, asks({2}), gate, at={2: lambda: gate.shut_until("shutdown", interrupt_in="_drain"), 3: fail})
+    signal.signal(signal.SIGINT, before)
     assert [str(failure.subscription) for failure in gate.loop.result.failures] == ["Asks"]
 
 

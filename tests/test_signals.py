@@ -14,9 +14,10 @@ from forks import FORKS, start, told
 from signalled_runs import RECIPE, count
 from small_runs import checkpoints, identical, on_disk, said, train
 
-from callbacks import JSONLLogger, SignalStop
+from callbacks import JSONLLogger, SignalStop, TimeLimit
 from eventloop import Bus, EpochEnd, StepEnd, TrainBegin, TrainState, read_metrics
 from eventloop.rows import read_rows
+from eventloop.testing import FakeLoop
 
 TERM, USR1, INT = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT
 
@@ -298,6 +299,23 @@ def test_it_says_how_much_of_the_grace_is_left_and_forgets_at_the_next_run():
     bus.publish(TrainBegin(), TrainState())
     assert bus.publish(StepEnd(), TrainState(step=1)).stop is None
     bus.close()
+
+
+def test_one_that_comes_while_other_handlers_are_at_work_counts_at_that_event():
+    """Fails if it looks before them, as the other deciders do."""
+
+    class Late(Sends):
+        priority = -900
+
+    loop = count(None, SignalStop(), Late(USR1), max_steps=9, eval_every=None)
+    assert (loop.result.status, loop.result.step) == ("preempted", 2)
+
+
+def test_a_loop_without_evaluations_is_not_told_to_make_some(caplog):
+    """Fails if its place at eval_end is one that waits."""
+    loop = FakeLoop([SignalStop(), TimeLimit(3600)], max_steps=3)
+    assert loop.run().status == "completed"
+    assert [text for text in said(caplog) if "waited" in text] == []
 
 
 def test_without_any_grace_left_it_still_stops():

@@ -82,16 +82,18 @@ class SaveLog:
 
     def fate(self, row: Row) -> bool:
         """The fate of a request, of a refused save with the error; True if the save had been granted before."""
-        late = False
-        if row["request"] == "Save" and row["fate"] == "granted":
+        save = row["request"] == "Save"
+        late = save and row["fate"] == "refused" and key_of(dict(row)) in self._whose
+        if save and row["fate"] == "refused":
+            beside = self._writing is not None and not late
+            self.skips = self.skips or (beside and not self._open and row["at"] not in REFUSED_AT)
+            self._failed("" if beside else row["note"])
+        else:
+            self._failed("")  # the same refusal is said once
+        if save and row["fate"] == "granted":
             self._granted(row)
         else:
             self._settling = None
-        if row["request"] == "Save" and row["fate"] == "refused":
-            late = key_of(dict(row)) in self._whose
-            boundary = row["at"] not in REFUSED_AT
-            self.skips = self.skips or (boundary and not late and self._writing is not None and not self._open)
-            self._failed(row["note"])
         self._place = self._place[0], self._place[1] + 1
         return late
 

@@ -106,7 +106,7 @@ MUTANTS: Final = (
     Mutant(
         "the last stop is named as the one that ended the run",
         RUN,
-        "if why is None and self.stopped is None:",
+        "if why is None and (self.stopped is None or self.stopped.within is not None):",
         "if why is None:",
         ("test_limits.py::test_of_several_stops_the_first_is_the_one_that_ended_the_run",),
     ),

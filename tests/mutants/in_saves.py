@@ -121,7 +121,7 @@ MUTANTS: Final = (
         TENSORS,
         "pool.submit(_digest, parts)",
         "pool.submit(_digest, parts[:1])",
-        (CRASHED,),
+        (SYNCED,),
     ),
     Mutant(
         "the tensors are copied when they are written",
