@@ -190,6 +190,7 @@ class Course:
             self.run.evaluate()
             self.run.settle()
             self.run.save_last()
+            self.run.settle()
 
     def one_epoch(self, draw: Callable[[], Iterator[B]], loader: object) -> Iterator[B]:
         """What ``draw`` gives, in the epoch that is open, else in one of its own."""

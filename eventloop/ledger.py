@@ -141,12 +141,12 @@ class Ledger:
                 kept = []
         self.pending, self._open = kept, []
 
-    def carry_out_keeps(self, acts: Acts) -> None:
+    def carry_out_keeps(self, keep: Callable[[Asked], None]) -> None:
         """What savers want kept is noted at once: nothing else that is pending may come before it."""
         keeps = [asked for asked in self.pending if isinstance(asked.request, Keep)]
         self.pending = [asked for asked in self.pending if not isinstance(asked.request, Keep)]
         for asked in keeps:
-            acts.keep(asked)
+            keep(asked)
 
     def _agreed(self, step: int) -> list[Asked]:
         now = [a for a in self.pending if a.immediate]

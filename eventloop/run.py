@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import wait
 from typing import Any
 
 from .bus import Bus
-from .checkpoint import Saving
 from .deaf import waited_in_vain
-from .errors import ReplyError, told
+from .errors import ReplyError
 from .evaluation import Evaluation
 from .events import (
-    CheckpointSaved,
     EvalBegin,
     EvalEnd,
     EvalStep,
@@ -31,15 +28,15 @@ from .limits import Limits
 from .log import logger
 from .metrics import cells
 from .parts import Position
-from .progress import EVALS, Progress
-from .requests import Keep, Request, Save
+from .progress import Progress
+from .requests import Request
 from .result import Result, best_of, counts, summaries_of
+from .saving import Saver
 from .subscription import Handle
-from .telling import Teller
 from .verdict import still_stands, verdict
 
 
-class Run(Teller):
+class Run(Saver):
     """The bus, the counters, the ledger and the run folder of one run, and what may be done with them."""
 
     def __init__(
@@ -56,16 +53,10 @@ class Run(Teller):
         self.stopped: Asked | None = None
         self.nothing_left = ""  # why, in a run that has ended before
         self.began = False  # train_begin was published, so train_end will be
-        self.skips = False  # a save that may be left out is, while another is being written
         self.position = Position()
-        self.saved_at: tuple[int, int] | None = None  # step and evaluations
-        self.saving: Saving | None = None  # on its way to the disk, or there, and not yet told of
-        self._saving_for: list[Asked] = []
-        self._savers: set[str] = set()  # who has asked for a save in this run
         self._obeys: dict[type[Request], Callable[[Any], object]] = {}
         self._step_before = 0  # of the sitting
         self.evaluating = self._given_up = False
-        self._deadline: float | None = None  # when the process will be killed
         self._writes: Handle | None = None  # the journal's place on the bus
 
     # -- carrying out (see `ledger.Acts`) ------------------------------------------------------------------------------
@@ -73,7 +64,7 @@ class Run(Teller):
     def settle(self, *, saves: bool = True) -> None:
         """Tell of a save that has ended by now, and carry out what is pending."""
         if self.saving is not None and self.saving.done():
-            self._landed()
+            self.landed()
         if self.ledger.pending:
             self.ledger.carry_out(self, self.progress.step, saves=saves)
 
@@ -90,7 +81,7 @@ class Run(Teller):
     def stop(self, asked: Asked) -> str | None:
         """Grant a stop, unless a minimum is not met; one that comes from outside waits for none."""
         if asked.within is not None:
-            self._deadline = min(self._deadline or math.inf, time.monotonic() + asked.within)
+            self.deadline = min(self.deadline or math.inf, time.monotonic() + asked.within)
             self.stopped = self.stopped or asked
             return None
         why = self.limits.too_early(self.progress.step, self.position.epochs_done)
@@ -102,7 +93,7 @@ class Run(Teller):
     @property
     def preempted(self) -> bool:
         """Whether the process will be killed: it was said by a stop, which may still be pending."""
-        return self._deadline is not None or any(asked.within is not None for asked in self.ledger.pending)
+        return self.deadline is not None or any(asked.within is not None for asked in self.ledger.pending)
 
     def evaluate(self) -> str | None:
         """Evaluate, at most once an update."""
@@ -150,98 +141,6 @@ class Run(Teller):
         self.tell(EvalStep(batch, total))
         self._given_up = self.preempted
         return not self._given_up
-
-    def save(self, asked: list[Asked]) -> str | None:
-        """Take the state for all that asked, and have it written; a failure follows the policy of those who asked."""
-        if self.folder is None:
-            return "the loop has no run_dir"
-        if self._deadline is not None and (why := self._no_time()):
-            return why
-        if self.saving is not None:
-            if self.skips and not self.saving.done() and all(a.request.may_skip for a in asked):  # type: ignore[attr-defined]  # Saves
-                return "another save was being written"
-            self.finish_saving()
-        state = self.progress.snapshot()
-        step, tags = state.step, self._tags(asked)
-        metrics = {key: state.metrics[key] for key in state.metrics.fresh}
-        try:
-            self.saving, self._saving_for = self.folder.save(step, tags, metrics), asked
-        except Exception as error:
-            return self._save_failed(asked, step, error)
-        self.saved_at = (step, state.evals)
-        return self._land() if self.saving.done() else None
-
-    def _no_time(self) -> str:
-        """Why a save would not be done before the process is killed, by the slowest of the last ones; else nothing."""
-        left = (self._deadline or math.inf) - time.monotonic()
-        needed = self.folder.checkpoints.estimate() if self.folder is not None else None
-        if needed is None or needed <= left:
-            return ""
-        return f"it takes about {needed:.1f} s and the process ends in {max(left, 0):.1f} s"
-
-    def finish_saving(self) -> None:
-        """Wait until the save on its way has ended, and say how.
-
-        Raises:
-            Exception: it failed, and those who asked for it have the policy ``raise``.
-        """
-        if self.saving is not None:
-            wait([self.saving.future])
-            self._landed()
-            self.ledger.carry_out_keeps(self)  # by what was wanted before, it might be removed by the next one
-
-    def _landed(self) -> None:
-        """A save has ended behind the boundary at which it was asked for: that it failed is a second line."""
-        asked, why = self._saving_for, None
-        try:
-            why = self._land()
-        except Exception as error:
-            why = told(error)
-            raise
-        finally:
-            for a in asked if why is not None else ():
-                self.ledger.settle_one(a, "refused", self.progress.step, why or "")
-
-    def _land(self) -> str | None:
-        saving, asked, self.saving, self._saving_for = self.saving, self._saving_for, None, []
-        try:
-            checkpoint = saving.result()  # type: ignore[union-attr]  # there is one
-        except Exception as error:
-            self.saved_at = None
-            return self._save_failed(asked, saving.step, error)  # type: ignore[union-attr]  # the same
-        seconds = saving.seconds  # type: ignore[union-attr]  # the same
-        self.tell(CheckpointSaved(str(checkpoint.path), checkpoint.step, checkpoint.tags, seconds))
-        return None
-
-    def _tags(self, asked: list[Asked]) -> dict[str, set[str]]:
-        """Who asks, under the name that stays the same when callbacks change places, and under which tags."""
-        tags: dict[str, set[str]] = {}
-        for a in asked:
-            if isinstance(a.request, Save):
-                tags.setdefault(self.bus.key_of(a.who), set()).add(a.request.tag)
-        self._savers |= {a.who for a in asked} - {"Loop"}
-        return tags
-
-    def _save_failed(self, asked: list[Asked], step: int, error: Exception) -> str:
-        """By the policy of those who asked; of the savers of this run, where it is the loop's own last save."""
-        names = {a.who for a in asked} - {"Loop"} or self._savers
-        askers = [who for name in sorted(names) if (who := self.bus.find(name)) is not None]
-        state = self.progress.snapshot()
-        for who in askers:
-            told_so = self.bus.fail(who, CheckpointSaved(step=step), state, error)
-            others = [reply for reply in told_so.requests if not isinstance(reply.request, Save)]  # it would fail again
-            self.ledger.file(Control(others), HandlerFailed(who.name), state.step)
-        if not askers or any(who.failure == "raise" for who in askers):
-            by = ", ".join(who.name for who in askers) or "the loop"
-            error.add_note(f"while saving the checkpoint of step {step}, asked for by {by}")
-            raise error
-        return told(error)
-
-    def keep(self, asked: Asked) -> None:
-        """Note which checkpoints a saver wants."""
-        if self.folder is not None:
-            wish: Keep = asked.request  # type: ignore[assignment]  # the ledger's promise
-            self.folder.checkpoints.keep(self.bus.key_of(asked.who), wish.steps, make_room=wish.make_room)
 
     def obey(self, asked: Asked) -> str | None:
         """Hand a user's request to the function registered for its class."""
@@ -301,7 +200,7 @@ class Run(Teller):
         control.raise_failures()
         self.nothing_left = self._why_nothing() if nothing_left else ""
         if nothing_left:  # whatever else was asked for expires: no evaluation, no save
-            self.ledger.carry_out_keeps(self)
+            self.ledger.carry_out_keeps(self.keep)
             logger().warning(f"nothing left to do after update {self.progress.step}: {self.nothing_left}")
         else:
             self.settle()
@@ -310,16 +209,6 @@ class Run(Teller):
         if self.stopped is not None:
             return f"{self.stopped.who} has stopped this run"
         return f"max_steps={self.limits.max_steps}, max_epochs={self.limits.max_epochs}"
-
-    def save_last(self) -> None:
-        """The last save, if the last update or its evaluation came after the one before."""
-        self.finish_saving()
-        if self.folder is not None and self.saved_at != (self.progress.step, self.progress.fields[EVALS]):
-            asked = Asked("Loop", Save("last", may_skip=False), "train_end", self.progress.step)
-            if why := self.save([asked]):
-                self.ledger.settle_one(asked, "refused", self.progress.step, why)
-            self.finish_saving()
-        self.settle()
 
     def end(self, error: BaseException | None) -> tuple[Result, Control, BaseException | None]:
         """Say that the run is over and close everything.
@@ -346,18 +235,6 @@ class Run(Teller):
             self.folder.close()
         self._drain()  # once more, for an interrupt may have kept it from waiting
         return self._result(status, stop.who if stop else None, reason, error), control, interrupt
-
-    def _drain(self) -> Control:
-        """After an error no checkpoint is told of any more; one that could not be written is."""
-        if self.saving is not None:
-            wait([self.saving.future])
-            failed = self.saving.future.exception()
-            if failed is not None:
-                for who in {a.who for a in self._saving_for}:
-                    self.bus.record(Failure(who, CheckpointSaved.name, self.saving.step, failed))
-                logger().warning(f"the checkpoint of step {self.saving.step} was not written: {told(failed)}")
-            self.saving = None
-        return NOTHING
 
     def _say_end(self, error: BaseException | None, status: str, reason: str) -> Control:
         if not self.began:

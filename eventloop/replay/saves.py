@@ -23,11 +23,14 @@ class Outcome:
 
     Attributes:
         error: why it failed; None if it did not, or nobody knows.
-        told: behind which publish of the record, and how many fates behind that, this was told; None: never.
+        told: behind which publish of the record, and how many fates behind that, this was told; None: never, or because
+            the next save had to wait for it.
+        own: nobody asked for it but the loop.
     """
 
     error: str | None = None
     told: Place | None = None
+    own: bool = False
 
 
 class SaveLog:
@@ -50,6 +53,7 @@ class SaveLog:
         self.skips = False
         self._place: Place = (number, 0)
         self._writing: tuple[int, Outcome] | None = None
+        self._ended: Outcome | None = None  # of which was told right before
         self._whose: set[Key] = set()  # who was granted the one that was taken last
         self._settling: int | None = None  # the step of the save whose fates follow each other now
         self._open: list[Row] = []
@@ -59,12 +63,14 @@ class SaveLog:
     def failed(self, row: Row) -> None:
         """A row of a publish inside another, or past the loop."""
         if row["event"] == "handler_failed" and row["at"] == CheckpointSaved.name:
+            if row["handler"] in (failed["handler"] for failed in self._open):
+                self._failed("")  # that was another save
             self._since = self._since if self._open else self._place
             self._open.append(row)
 
     def told(self, moment: Moment, row: Row) -> bool:
         """A publish of the loop's own; True for a checkpoint of which is told behind where its state was taken."""
-        late, self._settling = False, None
+        late, self._settling, self._ended = False, None, None
         if moment.kind is CheckpointSaved:
             for who, *_ in moment.failed:
                 self._open = [failed for failed in self._open if failed["handler"] != who]
@@ -72,9 +78,10 @@ class SaveLog:
             step = checkpoint_step(dict(row))
             late = self._writing is not None and self._writing[0] == step
             if self._writing is not None and late:
-                self._writing[1].told, self._writing = self._place, None
+                self._ended, self._writing = self._writing[1], None
+                self._ended.told = self._place
             else:
-                self.outcomes.setdefault(step, []).append(Outcome(told=AT_ONCE))
+                self.outcomes.setdefault(step, []).append(Outcome(told=AT_ONCE, own=True))
                 self._settling, self._whose = step, set()
         self._failed("")
         self._place = moment.number, 0
@@ -83,25 +90,34 @@ class SaveLog:
     def fate(self, row: Row) -> bool:
         """The fate of a request, of a refused save with the error; True if the save had been granted before."""
         save = row["request"] == "Save"
-        late = save and row["fate"] == "refused" and key_of(dict(row)) in self._whose
+        own = row["who"] == "Loop"  # the last one, which has no other fate
+        late = save and row["fate"] == "refused" and (own or key_of(dict(row)) in self._whose)
+        if own and self._writing is None:
+            self._writing = row["step"], Outcome()
+            self.outcomes.setdefault(row["step"], []).append(self._writing[1])
         if save and row["fate"] == "refused":
             beside = self._writing is not None and not late
             self.skips = self.skips or (beside and not self._open and row["at"] not in REFUSED_AT)
             self._failed("" if beside else row["note"])
+            if own and self._ended is not None:
+                self._ended.told = None  # the loop waits for it
         else:
             self._failed("")  # the same refusal is said once
         if save and row["fate"] == "granted":
             self._granted(row)
         else:
-            self._settling = None
+            self._settling, self._ended = None, self._ended if late else None
         self._place = self._place[0], self._place[1] + 1
         return late
 
     def _granted(self, row: Row) -> None:
         if self._settling != row["decided"]:
-            self._settling, self._whose = row["decided"], set()
+            if self._ended is not None:
+                self._ended.told = None
+            self._settling, self._whose, self._ended = row["decided"], set(), None
             self._writing = row["decided"], Outcome()
             self.outcomes.setdefault(row["decided"], []).append(self._writing[1])
+        self.outcomes[row["decided"]][-1].own = False
         self._whose.add(key_of(dict(row)))
 
     def _failed(self, note: str) -> None:
@@ -110,7 +126,8 @@ class SaveLog:
         error: str = self._open[0]["error"]
         text = self._texts[error] = note or self._texts.get(error) or error
         if self._writing is not None:
-            self._writing[1].error, self._writing[1].told, self._writing = text, self._since, None
+            self._ended, self._writing = self._writing[1], None
+            self._ended.error, self._ended.told = text, self._since
         else:
             self.outcomes.setdefault(self._open[0]["step"], []).append(Outcome(text, AT_ONCE))
         self._open = []

@@ -280,13 +280,15 @@ class Stage(Run):
 
     def save(self, asked: list[Asked]) -> str | None:
         """Note a checkpoint; the loop's own last save fails where it has failed."""
-        recorded = self.has_save()
+        recorded, own = self.has_save(), [a.who for a in asked] == ["Loop"]
+        writing = self.saving is not None and not self.saving.done()
+        if writing and self.record.skips and recorded and not own:
+            step = self.progress.step
+            recorded = not self.sitting.saves[step][self._tried[step]].own  # else that one was left out before it
         self.skips = self.record.skips and not recorded
-        skipped = self.skips and self.saving is not None and not self.saving.done()
-        if self.rest is not None and not (recorded or skipped):
+        if self.rest is not None and not (recorded or (self.skips and writing)):
             raise Cut
-        fails = self.turn is not None and self.turn.name == "run_failed" and not recorded
-        if fails and [a.who for a in asked] == ["Loop"]:
+        if own and not recorded and self.turn is not None and self.turn.name == "run_failed":
             raise self.ending()
         return super().save(asked)
 

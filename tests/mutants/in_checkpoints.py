@@ -17,7 +17,7 @@ OPTIMIZERS: Final = "eventloop/optimizers.py"
 MODEL: Final = "eventloop/model.py"
 FOLDER: Final = "eventloop/folder.py"
 START: Final = "eventloop/start.py"
-RUN: Final = "eventloop/run.py"
+SAVING: Final = "eventloop/saving.py"
 JOURNAL: Final = "eventloop/journal.py"
 DAMAGED: Final = "test_damage.py::test_damage_is_named_and_the_next_older_checkpoint_is_taken"
 
@@ -87,16 +87,16 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the loop does not say that room is to be made",
-        RUN,
+        SAVING,
         "make_room=wish.make_room",
         "make_room=False",
         ("test_retention.py::test_a_run_that_makes_room_never_has_more_than_it_keeps_and_one",),
     ),
     Mutant(
         "a save begins before it is known what its forerunner's savers want",
-        RUN,
-        "            self._landed()\n            self.ledger.carry_out_keeps(self)",
-        "            self._landed()",
+        SAVING,
+        "            self.landed()\n            self.ledger.carry_out_keeps(self.keep)",
+        "            self.landed()",
         ("test_retention.py::test_saves_in_the_background_keep_what_saves_at_once_keep",),
     ),
     Mutant(

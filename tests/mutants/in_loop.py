@@ -119,14 +119,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the last save is made twice",
-        RUN,
+        "eventloop/saving.py",
         "if self.folder is not None and self.saved_at != (self.progress.step, self.progress.fields[EVALS]):",
         "if self.folder is not None:",
         ("cases/test_loop_cases.py::test_c43_the_last_update_is_judged_and_saved_once",),
     ),
     Mutant(
         "the last save is left out though an evaluation came after it",
-        RUN,
+        "eventloop/saving.py",
         "self.saved_at != (self.progress.step, self.progress.fields[EVALS]):",
         "(self.saved_at or (None,))[0] != self.progress.step:",
         ("test_own_updates.py::test_a_save_before_the_last_evaluation_of_its_update_is_not_the_last_save",),

@@ -15,6 +15,7 @@ TENSORS: Final = "eventloop/checkpoint/tensor_file.py"
 LOCK: Final = "eventloop/checkpoint/lock.py"
 FOLDER: Final = "eventloop/folder.py"
 RUN: Final = "eventloop/run.py"
+SAVING: Final = "eventloop/saving.py"
 SYNCED: Final = "test_durability.py::test_at_the_publishing_rename_everything_is_synced"
 CRASHED: Final = "test_save_faults.py::test_a_crash_at_each_operation_of_a_save_leaves_the_old_or_the_new"
 DAMAGED: Final = "test_damage.py::test_damage_is_named_and_the_next_older_checkpoint_is_taken"
@@ -154,35 +155,35 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a save begins while another is written",
-        RUN,
+        SAVING,
         "            self.finish_saving()\n        state = self.progress.snapshot()",
         "        state = self.progress.snapshot()",
         ("test_async_saves.py::test_the_next_save_waits_for_the_one_on_its_way_and_hears_of_it_first",),
     ),
     Mutant(
         "a failure in the background has no second line",
-        RUN,
+        SAVING,
         'self.ledger.settle_one(a, "refused", self.progress.step, why or "")',
         "pass",
         (FAILED,),
     ),
     Mutant(
         "a failure in the background is dropped",
-        RUN,
+        SAVING,
         "            return self._save_failed(asked, saving.step, error)",
         "            return None",
         (FAILED,),
     ),
     Mutant(
         "what could not be written counts as saved",
-        RUN,
+        SAVING,
         "            self.saved_at = None\n            return self._save_failed",
         "            return self._save_failed",
         ("test_saves_in_flight.py::test_a_last_save_that_fails_is_tried_again",),
     ),
     Mutant(
         "a failure is dropped when an error ends the run",
-        RUN,
+        SAVING,
         "            if failed is not None:",
         "            if False:",
         ("test_saves_in_flight.py::test_it_is_not_dropped_either_when_the_run_ends_by_an_error_meanwhile",),
@@ -193,5 +194,36 @@ MUTANTS: Final = (
         "        self._drain()  # once more",
         "        pass  # once more",
         ("test_saves_in_flight.py::test_it_is_not_dropped_either_when_ctrl_c_is_pressed_again_in_the_wait_for_it",),
+    ),
+    Mutant(
+        "the log is not written before the checkpoint is committed",
+        SERVICE,
+        "                persist()\n",
+        "                pass\n",
+        ("test_durability.py::test_a_checkpoint_is_published_when_the_rows_of_its_updates_are_written",),
+    ),
+    Mutant(
+        "the newest is the one that was written last by the clock",
+        STORE,
+        "return [found[step] for step in sorted(found)]",
+        "return sorted(found.values(), key=lambda c: c.time)",
+        ("test_durability.py::test_by_a_clock_that_goes_back_the_newest_is_still_the_newest",),
+    ),
+    Mutant(
+        "a state that cannot be taken ends the run",
+        SAVING,
+        "            return self._save_failed(asked, step, error)",
+        "            raise",
+        (
+            "test_durability.py::test_without_memory_for_the_copy_the_save_fails_and_the_training_and_later_saves_go_on",
+            "test_durability.py::test_a_state_that_cannot_be_saved_is_the_savers_failure_and_the_next_save_works",
+        ),
+    ),
+    Mutant(
+        "memory that could not be had counts as had",
+        STAGING,
+        "            self._signature = []\n            self._layout = plan(tensors)",
+        "            self._signature = now\n            self._layout = plan(tensors)",
+        ("test_durability.py::test_without_memory_for_the_copy_the_save_fails_and_the_training_and_later_saves_go_on",),
     ),
 )
