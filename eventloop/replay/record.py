@@ -80,7 +80,7 @@ class Record:
         ended: whether it ends with the run's end.
         inner: names of events that were published inside a handler, or past the loop.
         evaluations: the metrics of each evaluation by step.
-        skips: whether saves were left out while another was being written.
+        skips: what was said of saves that were left out while another was being written; empty if none was.
 
     Raises:
         FileNotFoundError: the run has no journal.
@@ -95,7 +95,7 @@ class Record:
         self.inner: set[str] = set()
         self.failures: Counter[tuple[str, str, int]] = Counter()
         self.sittings: list[Sitting] = []
-        self.skips, self._publishes = False, 0
+        self.skips, self._publishes = "", 0
         for rows in stream.parts():
             self._read(rows)
         described = self.path.parent / "run.json"

@@ -42,7 +42,7 @@ class SaveLog:
 
     Attributes:
         outcomes: by step, in order.
-        skips: whether one was left out while another was being written.
+        skips: what was said of one that was left out while another was being written; empty if there is none.
 
     Args:
         number: of the last publish before.
@@ -50,7 +50,7 @@ class SaveLog:
 
     def __init__(self, number: int) -> None:
         self.outcomes: dict[int, list[Outcome]] = {}
-        self.skips = False
+        self.skips = ""
         self._place: Place = (number, 0)
         self._writing: tuple[int, Outcome] | None = None
         self._ended: Outcome | None = None  # of which was told right before
@@ -97,7 +97,8 @@ class SaveLog:
             self.outcomes.setdefault(row["step"], []).append(self._writing[1])
         if save and row["fate"] == "refused":
             beside = self._writing is not None and not late
-            self.skips = self.skips or (beside and not self._open and row["at"] not in REFUSED_AT)
+            if beside and not self._open and row["at"] not in REFUSED_AT:
+                self.skips = row["note"]
             self._failed("" if beside else row["note"])
             if own and self._ended is not None:
                 self._ended.told = None  # the loop waits for it

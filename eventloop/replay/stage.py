@@ -270,9 +270,13 @@ class Stage(Run):
 
     def outcome(self) -> Outcome:
         """How the next save at this step went; one that the record does not have is made at once."""
-        step, recorded = self.progress.step, self.has_save()
-        self._tried[step] += 1
-        return self.sitting.saves[step][self._tried[step] - 1] if recorded else Outcome(told=AT_ONCE)
+        found = self._next_save() if self.has_save() else Outcome(told=AT_ONCE)
+        self._tried[self.progress.step] += 1
+        return found
+
+    def _next_save(self) -> Outcome:
+        step = self.progress.step
+        return self.sitting.saves[step][self._tried[step]]
 
     def is_told(self, outcome: Outcome) -> bool:
         """Whether the replay has come to where this was told."""
@@ -281,11 +285,10 @@ class Stage(Run):
     def save(self, asked: list[Asked]) -> str | None:
         """Note a checkpoint; the loop's own last save fails where it has failed."""
         recorded, own = self.has_save(), [a.who for a in asked] == ["Loop"]
+        if self.record.skips and recorded and not own and self._next_save().own:
+            return self.record.skips  # or the loop would have had no reason to make it
         writing = self.saving is not None and not self.saving.done()
-        if writing and self.record.skips and recorded and not own:
-            step = self.progress.step
-            recorded = not self.sitting.saves[step][self._tried[step]].own  # else that one was left out before it
-        self.skips = self.record.skips and not recorded
+        self.skips = bool(self.record.skips) and not recorded
         if self.rest is not None and not (recorded or (self.skips and writing)):
             raise Cut
         if own and not recorded and self.turn is not None and self.turn.name == "run_failed":

@@ -219,11 +219,4 @@ MUTANTS: Final = (
             "test_durability.py::test_a_state_that_cannot_be_saved_is_the_savers_failure_and_the_next_save_works",
         ),
     ),
-    Mutant(
-        "memory that could not be had counts as had",
-        STAGING,
-        "            self._signature = []\n            self._layout = plan(tensors)",
-        "            self._signature = now\n            self._layout = plan(tensors)",
-        ("test_durability.py::test_without_memory_for_the_copy_the_save_fails_and_the_training_and_later_saves_go_on",),
-    ),
 )
