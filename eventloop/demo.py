@@ -20,6 +20,7 @@ from .callbacks import (
     ModelCheckpoint,
     NaNGuard,
     ProgressBar,
+    SignalStop,
     TensorBoardLogger,
     WarmupCosine,
 )
@@ -93,6 +94,7 @@ def run_demo(
         ProgressBar(),
         EarlyStopping("eval_loss", patience=patience, restore_best=True),
         ModelCheckpoint("eval_loss", save_top_k=2),
+        SignalStop(),
     ]
     loop = Loop(
         model,

@@ -162,9 +162,8 @@ class Stream:
 
     def sitting(self, number: int) -> Iterator[Row]:
         """All rows of one sitting, from 0, as they were told, whatever became of them later."""
-        starts = [sitting.start for sitting in self._sittings]
-        end = starts[number + 1] if number + 1 < len(starts) else self._size
-        return self._rows(Span(starts[number], end), [])
+        starts = [*(sitting.start for sitting in self._sittings), self._size]
+        return self._rows(Span(starts[number], starts[number + 1]), [])
 
     # -- the file ------------------------------------------------------------------------------------------------------
 

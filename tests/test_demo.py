@@ -121,7 +121,7 @@ def test_killed_in_the_middle_of_an_epoch_it_goes_on_and_ends_with_the_figures_o
     assert evaluated == sorted(set(evaluated))
 
 
-def test_interrupted_it_says_how_to_go_on(place):
+def test_interrupted_it_saves_what_it_has_and_says_how_to_go_on(place):
     folder = place / "interrupted"
     child = subprocess.Popen(
         [sys.executable, "-m", "eventloop", "demo", "--run-dir", str(folder)], stderr=subprocess.PIPE, text=True
@@ -131,10 +131,12 @@ def test_interrupted_it_says_how_to_go_on(place):
         threading.Event().wait(0.05)
     child.send_signal(signal.SIGINT)
     _, told = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert told.endswith(f"interrupted; to go on: python -m eventloop demo --run-dir {folder} --resume\n")
+    assert child.returncode == 75
+    assert told.endswith(f"preempted; to go on: python -m eventloop demo --run-dir {folder} --resume\n")
     assert "Traceback" not in told
-    assert rows_of(folder)[-1]["status"] == "interrupted"
+    end = rows_of(folder)[-1]
+    assert (end["status"], end["reason"]) == ("preempted", "SIGINT received")
+    assert Checkpoints(folder / "checkpoints", "").newest().step == end["step"]
 
 
 def test_help_loads_no_torch():

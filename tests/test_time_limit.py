@@ -117,6 +117,15 @@ def test_a_new_sitting_has_a_new_wall_clock(tmp_path):
     assert [(r.status, r.step) for r in (first, second)] == [("preempted", 20), ("preempted", 40)]
 
 
+def test_the_next_run_on_the_same_bus_starts_clean():
+    """Fails if turns and saves of the run before still count."""
+    told = Told(TimeLimit(100, margin=9.0))
+    told.at(40, CheckpointSaved(seconds=50.0))
+    told.at(40)
+    told.bus.publish(TrainBegin(), TrainState())
+    assert told.first(range(41, 140)) == 131
+
+
 def test_it_saves_what_it_stops_at(tmp_path):
     assert run(TimeLimit(20, margin=0), run_dir=tmp_path).step == max(on_disk(tmp_path)) == 20
 

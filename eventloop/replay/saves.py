@@ -70,20 +70,22 @@ class SaveLog:
 
     def told(self, moment: Moment, row: Row) -> bool:
         """A publish of the loop's own; True for a checkpoint of which is told behind where its state was taken."""
-        late, self._settling, self._ended = False, None, None
+        late, self._settling = False, None
         if moment.kind is CheckpointSaved:
             for who, *_ in moment.failed:
                 self._open = [failed for failed in self._open if failed["handler"] != who]
             self._failed("")
             step = checkpoint_step(dict(row))
-            late = self._writing is not None and self._writing[0] == step
-            if self._writing is not None and late:
+            if self._writing is not None and self._writing[0] == step:
+                late = True
                 self._ended, self._writing = self._writing[1], None
                 self._ended.told = self._place
             else:
-                self.outcomes.setdefault(step, []).append(Outcome(told=AT_ONCE, own=True))
+                self._add(step, Outcome(told=AT_ONCE, own=True))
                 self._settling, self._whose = step, set()
-        self._failed("")
+        else:
+            self._failed("")
+            self._ended = None
         self._place = moment.number, 0
         return late
 
@@ -93,8 +95,7 @@ class SaveLog:
         own = row["who"] == "Loop"  # the last one, which has no other fate
         late = save and row["fate"] == "refused" and (own or key_of(dict(row)) in self._whose)
         if own and self._writing is None:
-            self._writing = row["step"], Outcome()
-            self.outcomes.setdefault(row["step"], []).append(self._writing[1])
+            self._writing = row["step"], self._add(row["step"], Outcome())
         if save and row["fate"] == "refused":
             beside = self._writing is not None and not late
             if beside and not self._open and row["at"] not in REFUSED_AT:
@@ -113,13 +114,17 @@ class SaveLog:
 
     def _granted(self, row: Row) -> None:
         if self._settling != row["decided"]:
-            if self._ended is not None:
-                self._ended.told = None
-            self._settling, self._whose, self._ended = row["decided"], set(), None
-            self._writing = row["decided"], Outcome()
-            self.outcomes.setdefault(row["decided"], []).append(self._writing[1])
+            self._settling, self._whose = row["decided"], set()
+            self._writing = row["decided"], self._add(row["decided"], Outcome())
         self.outcomes[row["decided"]][-1].own = False
         self._whose.add(key_of(dict(row)))
+
+    def _add(self, step: int, outcome: Outcome) -> Outcome:
+        """The next save begins; what was told right before it, it had to wait for."""
+        if self._ended is not None:
+            self._ended.told, self._ended = None, None
+        self.outcomes.setdefault(step, []).append(outcome)
+        return outcome
 
     def _failed(self, note: str) -> None:
         if not self._open:
@@ -130,7 +135,7 @@ class SaveLog:
             self._ended, self._writing = self._writing[1], None
             self._ended.error, self._ended.told = text, self._since
         else:
-            self.outcomes.setdefault(self._open[0]["step"], []).append(Outcome(text, AT_ONCE))
+            self._add(self._open[0]["step"], Outcome(text, AT_ONCE))
         self._open = []
 
 

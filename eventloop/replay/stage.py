@@ -265,18 +265,17 @@ class Stage(Run):
 
     def has_save(self) -> bool:
         """Whether the record has another save at this step."""
-        step = self.progress.step
-        return self._tried[step] < len(self.sitting.saves.get(step, ()))
+        return self._next_save() is not None
 
     def outcome(self) -> Outcome:
         """How the next save at this step went; one that the record does not have is made at once."""
-        found = self._next_save() if self.has_save() else Outcome(told=AT_ONCE)
+        found = self._next_save() or Outcome(told=AT_ONCE)
         self._tried[self.progress.step] += 1
         return found
 
-    def _next_save(self) -> Outcome:
+    def _next_save(self) -> Outcome | None:
         step = self.progress.step
-        return self.sitting.saves[step][self._tried[step]]
+        return next(iter(self.sitting.saves.get(step, [])[self._tried[step] :]), None)
 
     def is_told(self, outcome: Outcome) -> bool:
         """Whether the replay has come to where this was told."""
@@ -284,8 +283,8 @@ class Stage(Run):
 
     def save(self, asked: list[Asked]) -> str | None:
         """Note a checkpoint; the loop's own last save fails where it has failed."""
-        recorded, own = self.has_save(), [a.who for a in asked] == ["Loop"]
-        if self.record.skips and recorded and not own and self._next_save().own:
+        recorded, own = self._next_save(), [a.who for a in asked] == ["Loop"]
+        if self.record.skips and recorded and recorded.own and not own:
             return self.record.skips  # or the loop would have had no reason to make it
         writing = self.saving is not None and not self.saving.done()
         self.skips = bool(self.record.skips) and not recorded
