@@ -57,6 +57,7 @@ class SignalStop(Callback):
 
     priority = Priority.LAST  # a signal that comes while the others are at work counts at that event already
     failure = "raise"  # a run that counts on its grace must not begin without it
+    from_outside = True
 
     def __init__(self, signals: Iterable[str | int] = ("SIGTERM", "SIGUSR1", "SIGINT"), grace: float = 30.0) -> None:
         self.signals = _names(self, signals)

@@ -42,6 +42,7 @@ class TimeLimit(Callback):
 
     priority = Priority.LAST  # the time that the others take counts at that event already
     failure = "raise"  # a run that counts on its end must not go on without it
+    from_outside = True
 
     def __init__(self, limit: float | str | timedelta, margin: float | None = None, since: float | None = None) -> None:
         self.limit = limit

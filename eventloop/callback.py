@@ -38,6 +38,7 @@ class Callback:
     * ``bind(self, *, model, ...)``: called before train_begin with the live objects that its signature names.
     * ``state_dict()`` and ``load_state_dict(state)``: plain JSON plus tensors; counters and bests, never settings.
     * ``describe()``: what it is set to, in a few words, for ``bus.explain``.
+    * ``from_outside``: True if what it asks depends on signals or clocks; a replay takes it from the record.
     * ``touches_model``: True if it changes the live model, at eval_begin, eval_end or train_end.
     * ``gauges``: names it reports of which a log row wants the last value, not the mean.
     * ``close()``: called once a run, in reverse order of attachment, however the run ended.

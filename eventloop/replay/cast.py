@@ -107,6 +107,8 @@ def role_of(record: Record, name: str, *, changed: bool) -> Role:
     if not changed and any(one["settings"] != described[-1]["settings"] for one in described):
         raise NotRebuiltError("its settings were changed when the run was resumed")
     kind = _imported(described[-1].get("path", ""))
+    if getattr(kind, "from_outside", False):
+        raise NotRebuiltError("what it asks comes from outside the run, by a signal or a clock")
     settings = described[-1]["settings"]
     try:
         inspect.signature(kind).bind(**settings)

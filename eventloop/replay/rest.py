@@ -17,7 +17,7 @@ def lost(stage: Stage, sitting: Sitting) -> Callable[[], bool]:
 
     def is_lost() -> bool:
         done = not sitting.turns or stage.turn is sitting.turns[-1].moment
-        return done and stage.progress.step == last and not stage.has_save()
+        return done and stage.progress.step == last and stage.next_save() is None
 
     return is_lost
 
@@ -42,7 +42,7 @@ def carry_out_rest(stage: Stage, sitting: Sitting, *, open_ended: bool) -> None:
     """
     if open_ended:
         close_up_to_its_end(stage, sitting.rest, closing=sitting.closing)
-    elif stage.has_save():
+    elif stage.next_save() is not None:
         _next_act(stage)
 
 

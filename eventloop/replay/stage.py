@@ -263,17 +263,14 @@ class Stage(Run):
             return RecordedError(last.event.reason)
         return RecordedInterrupt()
 
-    def has_save(self) -> bool:
-        """Whether the record has another save at this step."""
-        return self._next_save() is not None
-
     def outcome(self) -> Outcome:
-        """How the next save at this step went; one that the record does not have is made at once."""
-        found = self._next_save() or Outcome(told=AT_ONCE)
+        """The next save at this step is made; one that the record does not have at once."""
+        found = self.next_save() or Outcome(told=AT_ONCE)
         self._tried[self.progress.step] += 1
         return found
 
-    def _next_save(self) -> Outcome | None:
+    def next_save(self) -> Outcome | None:
+        """How the next save at this step went; None if the record has no other."""
         step = self.progress.step
         return next(iter(self.sitting.saves.get(step, [])[self._tried[step] :]), None)
 
@@ -283,7 +280,7 @@ class Stage(Run):
 
     def save(self, asked: list[Asked]) -> str | None:
         """Note a checkpoint; the loop's own last save fails where it has failed."""
-        recorded, own = self._next_save(), [a.who for a in asked] == ["Loop"]
+        recorded, own = self.next_save(), [a.who for a in asked] == ["Loop"]
         if self.record.skips and recorded and recorded.own and not own:
             return self.record.skips  # or the loop would have had no reason to make it
         writing = self.saving is not None and not self.saving.done()
