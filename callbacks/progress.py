@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final, TextIO
 
-from eventloop import EpochEnd, EvalBegin, EvalEnd, Priority, StepEnd, TrainBegin, TrainEnd, TrainState
+from eventloop import EpochEnd, EvalBegin, EvalEnd, EvalStep, Priority, StepEnd, TrainBegin, TrainEnd, TrainState
 
 SHOWN: Final = 4  # numbers on one line
 
@@ -17,9 +17,10 @@ class ProgressBar:
     """Shows finished updates of the planned total, with the newest numbers.
 
     On a terminal it is a bar that moves at most twice a second, and only then asks for numbers; its rate counts
-    training time alone. Elsewhere, a log file or a pipe, it prints a plain line for each evaluation, each epoch and at
-    the end, without any control character. It uses no colour, so ``NO_COLOR`` changes nothing. Without a known total it
-    counts. Rank 0 alone shows anything.
+    training time alone. While ``loop.eval_batches`` draws, it tells the batch of the evaluation too. Elsewhere, a log
+    file or a pipe, it prints a plain line for each evaluation, each epoch and at the end, without any control
+    character. It uses no colour, so ``NO_COLOR`` changes nothing. Without a known total it counts. Rank 0 alone shows
+    anything.
 
     Args:
         file: where to; by default what ``sys.stderr`` is when the run begins.
@@ -30,11 +31,11 @@ class ProgressBar:
     def __init__(self, file: TextIO | None = None) -> None:
         self.file = file
         self._bar: Any = None  # a tqdm
-        self._away: float | None = None  # since when an evaluation is under way
+        self._away: float | None = None  # since when an evaluation is under way, and not taken off the rate
 
     def options(self) -> dict[str, dict[str, Any]]:
         """Look at most twice a second."""
-        return {"step_end": {"every": {"seconds": 0.5}}}
+        return {name: {"every": {"seconds": 0.5}} for name in ("step_end", "eval_step")}
 
     def on_train_begin(self, event: TrainBegin, state: TrainState) -> None:
         """Put up the bar, at the step that the run goes on from."""
@@ -48,10 +49,16 @@ class ProgressBar:
         """The clock of the rate stops."""
         self._away = time.monotonic()
 
+    def on_eval_step(self, event: EvalStep, state: TrainState) -> None:
+        """Tell how far the evaluation is."""
+        if self._bar is not None:
+            self._take_off()
+            of = "" if event.total is None else f"/{event.total}"
+            self._bar.set_description_str(", ".join([*_epoch(state), f"evaluation {event.batch}{of}"]))
+
     def on_eval_end(self, event: EvalEnd, state: TrainState) -> None:
         """Show what the evaluation has found."""
-        if self._bar is not None and self._away is not None:
-            self._bar.away += time.monotonic() - self._away
+        self._take_off()
         self._away = None
         self._draw(state, state.metrics.fresh)
         if event.completed:
@@ -74,6 +81,12 @@ class ProgressBar:
         if bar is not None:
             bar.close()
 
+    def _take_off(self) -> None:
+        """The time of an evaluation is none of the rate."""
+        if self._bar is not None and self._away is not None:
+            now = time.monotonic()
+            self._bar.away, self._away = self._bar.away + now - self._away, now
+
     def _draw(self, state: TrainState, names: Iterable[str] = ()) -> None:
         file = self._file()
         if state.rank or not _moves(file):
@@ -83,7 +96,7 @@ class ProgressBar:
             self._bar = _bar_class()(file=file, **options)
         bar = self._bar
         bar.n, bar.total = state.step, state.total
-        bar.set_description_str(f"epoch {state.epoch}" if state.epoch else "", refresh=False)
+        bar.set_description_str("".join(_epoch(state)), refresh=False)
         bar.set_postfix_str(_numbers(state, names), refresh=False)
         bar.refresh()
 
@@ -97,6 +110,10 @@ class ProgressBar:
 
     def _file(self) -> TextIO:
         return sys.stderr if self.file is None else self.file
+
+
+def _epoch(state: TrainState) -> list[str]:
+    return [f"epoch {state.epoch}"] if state.epoch else []
 
 
 def _numbers(state: TrainState, names: Iterable[str]) -> str:

@@ -75,10 +75,14 @@ class FullJournal(Journal):
     def tell(self, event: Event, state: TrainState, control: Control | None) -> None:
         """Write the row of the loop's own publish; ``control`` is None if an interrupt has ended the dispatch.
 
+        Of the batches of an evaluation only those have a row of which something came.
+
         Raises:
             OSError: the file cannot be written; raised once.
         """
         self._expected = None
+        if isinstance(event, EvalStep) and control is not None and not (control.requests or control.failures):
+            return
         last = state if control is None else control.apply(state)
         given, left = state.metrics._now, last.metrics._now
         late: list[Cell] = []
@@ -98,7 +102,7 @@ class FullJournal(Journal):
         if event is self._expected and not _inside(sys._getframe()):
             return  # its row is written when the dispatch is over
         if isinstance(event, EvalStep):
-            return  # a row for each batch of each evaluation would say nothing
+            return  # nobody can ask the loop for anything there
         facts = facts_of(event, state) | own_fields(event)
         late: list[Cell] = []
         fresh = _news(state.metrics._now, NO_CELLS, late)

@@ -14,6 +14,7 @@ from .events import (
     EpochBegin,
     EpochEnd,
     EvalEnd,
+    EvalStep,
     Event,
     HandlerFailed,
     RunFailed,
@@ -35,6 +36,7 @@ LIFE: Final = (TrainBegin, EpochBegin, EvalEnd, EpochEnd, CheckpointSaved, Handl
 FACTS: Final[Mapping[type[Event], Callable[[Any, TrainState], dict[str, Any]]]] = {
     TrainBegin: lambda event, state: {"run_id": state.run_id, "resumed": event.resumed, "total": state.total},
     StepEnd: lambda event, state: {"skipped": event.skipped},
+    EvalStep: lambda event, state: {"batch": event.batch, "total": event.total},
     EvalEnd: lambda event, state: {"evals": state.evals, **({} if event.completed else {"completed": False})},
     EpochEnd: lambda event, state: {"completed": event.completed},
     CheckpointSaved: lambda event, state: {  # by its folder's name, for a run may be moved

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from concurrent.futures import wait
+from typing import Final
 
 from .bus import Bus
 from .checkpoint import Saving
@@ -19,6 +20,9 @@ from .progress import EVALS, Progress
 from .requests import Keep, Save
 from .telling import Teller
 
+NO_TIME: Final = "it takes about "
+"""How the refusal of a save begins that would not be done before the process is killed."""
+
 
 class Saver(Teller):
     """The part of a run that saves: at most one checkpoint is on its way to the disk.
@@ -28,6 +32,7 @@ class Saver(Teller):
         saved_at: step and evaluations of the last checkpoint.
         saving: the save that is on its way, or there and not yet told of.
         deadline: when the process will be killed, if that is known.
+        newest: the step of the last checkpoint that was told of in this process.
     """
 
     def __init__(self, bus: Bus, progress: Progress, ledger: Ledger, folder: Folder | None) -> None:
@@ -36,6 +41,7 @@ class Saver(Teller):
         self.saved_at: tuple[int, int] | None = None
         self.saving: Saving | None = None
         self.deadline: float | None = None
+        self.newest: int | None = None
         self._saving_for: list[Asked] = []
         self._savers: set[str] = set()  # who has asked for a save in this run
 
@@ -44,6 +50,7 @@ class Saver(Teller):
         if self.folder is None:
             return "the loop has no run_dir"
         if self.deadline is not None and (why := self._no_time()):
+            logger().warning(f"the checkpoint of step {self.progress.step} is left out: {why}")
             return why
         if self.saving is not None:
             if self.skips and not self.saving.done() and all(a.request.may_skip for a in asked):  # type: ignore[attr-defined]  # Saves
@@ -65,7 +72,8 @@ class Saver(Teller):
         needed = self.folder.checkpoints.estimate() if self.folder is not None else None
         if needed is None or needed <= left:
             return ""
-        return f"it takes about {needed:.1f} s and the process ends in {max(left, 0):.1f} s"
+        newest = "" if self.newest is None else f"; the newest is that of step {self.newest}"
+        return f"{NO_TIME}{needed:.1f} s and the process ends in {max(left, 0):.1f} s{newest}"
 
     def finish_saving(self) -> None:
         """Wait until the save on its way has ended, and say how.
@@ -80,11 +88,12 @@ class Saver(Teller):
 
     def landed(self) -> None:
         """A save has ended behind the boundary at which it was asked for: that it failed is a second line."""
-        asked, why = self._saving_for, None
+        asked, saving, why = self._saving_for, self.saving, None
         try:
             why = self._land()
         except Exception as error:
-            why = told(error)
+            if saving is not None and saving.future.exception() is not None:  # else it is there, and a handler failed
+                why = told(error)
             raise
         finally:
             for a in asked if why is not None else ():
@@ -97,6 +106,7 @@ class Saver(Teller):
         except Exception as error:
             self.saved_at = None
             return self._save_failed(asked, saving.step, error)  # type: ignore[union-attr]  # the same
+        self.newest = checkpoint.step
         seconds = saving.seconds  # type: ignore[union-attr]  # the same
         self.tell(CheckpointSaved(str(checkpoint.path), checkpoint.step, checkpoint.tags, seconds))
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .bus import Bus
-from .events import EvalStep, Event, TrainBegin
+from .events import Event, TrainBegin
 from .fold import NOTHING, Control
 from .folder import Folder
 from .full_journal import FullJournal
@@ -60,7 +60,7 @@ class Teller:
         self._event = event
         state = self.progress.snapshot()
         nested, self._telling = self._telling, True
-        full = None if nested or isinstance(event, EvalStep) else self._full
+        full = None if nested else self._full
         if full is not None:
             full.expect(event)
         try:

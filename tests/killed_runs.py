@@ -111,9 +111,10 @@ SCENES = {
 
 def die_in_save(root, scene, operation):
     """Save, and die at this operation that changes the disk; 0 if there are not so many."""
+    scene = scene if isinstance(scene, Scene) else SCENES[scene]
     with pytest.MonkeyPatch.context() as patch:
         Disk(crash_at(operation), patch)
-        SCENES[scene].save(root)
+        scene.save(root)
         os._exit(0)
 
 

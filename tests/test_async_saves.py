@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from small_runs import on_disk
 
 from callbacks import ModelCheckpoint
+from eventloop.rows import read_rows
 
 
 def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_its_own_moment(tmp_path):
@@ -128,3 +129,17 @@ def test_no_thread_is_left_and_none_is_started_without_a_save(tmp_path):
 def test_an_unknown_way_to_save_is_refused_by_name():
     with pytest.raises(ValueError, match=r"saves='later' must be 'wait', 'skip' or 'sync'"):
         run(None, saves="later")
+
+
+def test_a_handler_that_fails_at_checkpoint_saved_does_not_make_the_save_a_refused_one(tmp_path):
+    class Fails:
+        failure = "raise"
+
+        def on_checkpoint_saved(self, event, state):
+            raise OSError("no network")
+
+    gate = Gate()
+    with pytest.raises(OSError, match="no network"):
+        run(tmp_path, asks({1}), gate, Fails(), at={1: gate.shut, 2: gate.open.set})
+    fates = [row["fate"] for row in read_rows(tmp_path / "journal.jsonl") if row.get("request") == "Save"]
+    assert fates == ["granted"]

@@ -1,12 +1,13 @@
 """A stop that says `within`: the process will be killed, so the run is cut short, saved if that fits, and resumed."""
 
+import logging
 import math
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_runs import Count, checkpoints, count, on_disk
+from small_runs import Count, checkpoints, count, on_disk, said
 from test_exact_resume import Script, assert_same, sit
 
 from callbacks import EarlyStopping, JSONLLogger, ModelCheckpoint
@@ -137,13 +138,16 @@ def test_without_the_stop_a_batch_more_changes_nothing(tmp_path):
     assert loop.state.metrics["eval_loss"] == 40.0
 
 
-def test_a_save_that_does_not_fit_is_left_out_and_said(tmp_path):
+def test_a_save_that_does_not_fit_is_left_out_and_said(tmp_path, caplog):
     """Fails if the estimate is not looked at: the process would be killed in the midst of a save."""
     saver = ModelCheckpoint(every_steps=1, save_top_k=-1)
-    loop = count(tmp_path, saver, preempts(3, within=0.0), max_steps=9)
+    with caplog.at_level(logging.WARNING, "eventloop"):
+        loop = count(tmp_path, saver, preempts(3, within=0.0), max_steps=9, saves="sync")
     assert loop.result.status == "preempted"
     assert on_disk(tmp_path) == {1, 2}
     assert "refused: Save by ModelCheckpoint (it takes about " in str(loop.result)
+    assert str(loop.result).endswith("s; the newest is that of step 2)")
+    assert any(text.startswith("the checkpoint of step 3 is left out: it takes about ") for text in said(caplog))
     assert count(tmp_path, saver, max_steps=9, resume="auto").result.step == 9
 
 

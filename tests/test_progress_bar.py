@@ -11,7 +11,7 @@ import torch
 from raw_runs import RawRun
 
 from callbacks import ConsoleLogger, ProgressBar
-from eventloop import Bus, EvalBegin, StepEnd, TrainBegin, TrainEnd, TrainState
+from eventloop import Bus, EvalBegin, EvalEnd, EvalStep, StepEnd, TrainBegin, TrainEnd, TrainState
 
 
 class Terminal(io.StringIO):
@@ -123,6 +123,60 @@ def test_an_evaluation_is_not_in_the_rate(monkeypatch):
     run.evaluate(eval_loss=1.0)
     run.end()
     assert "2.00update/s" in file.getvalue().rpartition("\r")[2]
+
+
+def evaluating(monkeypatch, file, batches, total=None, seconds_each=1.0):
+    """In an evaluation behind ten updates in five seconds, at its last batch; returns the bus and the state."""
+    now = [5.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    bus, state = Bus(failure="raise", clock=lambda: now[0]), TrainState(epoch=1, total=20)
+    bus.attach(ProgressBar(file))
+    bus.publish(TrainBegin(), state)
+    now[0], state = 10.0, state.replace(step=10)
+    bus.publish(StepEnd(), state)
+    bus.publish(EvalBegin(), state)
+    for batch in range(1, batches + 1):
+        now[0] += seconds_each
+        bus.publish(EvalStep(batch, total), state)
+    return bus, state
+
+
+def told_of_evaluation(file):
+    return [line.partition(":")[0] for line in file.getvalue().split("\r") if "evaluation" in line]
+
+
+@pytest.mark.parametrize(("total", "of"), [(3, "/3"), (None, "")])
+def test_while_an_evaluation_draws_its_batches_the_bar_tells_the_batch(monkeypatch, total, of):
+    """Fails if eval_step is not heard, and if the word stays when the evaluation is over."""
+    file = Terminal()
+    bus, state = evaluating(monkeypatch, file, 3, total)
+    assert told_of_evaluation(file) == [f"epoch 1, evaluation {batch}{of}" for batch in (1, 2, 3)]
+    bus.publish(EvalEnd(), state)
+    bus.close()
+    assert file.getvalue().rpartition("\r")[2].startswith("epoch 1: ")
+
+
+def test_the_batches_of_an_evaluation_are_told_at_most_twice_a_second(monkeypatch):
+    """Fails if each batch is shown."""
+    file = Terminal()
+    evaluating(monkeypatch, file, 100, seconds_each=0.05)[0].close()
+    assert 8 <= len(set(told_of_evaluation(file))) <= 11
+
+
+def test_the_rate_stands_still_while_an_evaluation_is_under_way(monkeypatch):
+    """Fails if the time of an evaluation is taken off at its end alone."""
+    file = Terminal()
+    bus, _ = evaluating(monkeypatch, file, 50)
+    assert "2.00update/s" in file.getvalue().rpartition("\r")[2]
+    bus.close()
+
+
+def test_of_the_batches_of_an_evaluation_nothing_is_shown_elsewhere_than_on_a_terminal(monkeypatch):
+    """Fails if a line is printed for each."""
+    file = io.StringIO()
+    evaluating(monkeypatch, file, 3)[0].close()
+    assert file.getvalue() == ""
 
 
 def test_other_ranks_show_nothing():

@@ -13,6 +13,8 @@ from eventloop import (
     CheckpointSaved,
     EpochBegin,
     EpochEnd,
+    EvalEnd,
+    EvalStep,
     Event,
     ReplyError,
     RunFailed,
@@ -40,6 +42,14 @@ def goes_back(stream):
     states = [state for _, state in stream]
     pairs = itertools.pairwise(states)
     return any(getattr(b, name) < getattr(a, name) for a, b in pairs for name in ("step", "epoch", "evals"))
+
+
+def test_an_evaluation_that_was_given_up_is_not_counted_in_a_stream_and_leaves_nothing_fresh():
+    """Planted: it counts like any other; the loss of the update is still fresh."""
+    words = "step_begin step_end loss=0.5 eval_begin eval_step batch=1 total=3 eval_end completed=False"
+    *_, (step, _), (end, state) = Stream(words)
+    assert (step, end) == (EvalStep(1, 3), EvalEnd(completed=False))
+    assert (state.evals, list(state.metrics.fresh), state.metrics["loss"]) == (0, [], 0.5)
 
 
 # -- streams that obey -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ..bus import Bus
 from ..errors import told
-from ..events import Event, HandlerFailed, event_class
+from ..events import EvalStep, Event, HandlerFailed, event_class
 from ..state import TrainState
 from ..subscription import Subscription
 from .moments import Moment, RecordedEvent
@@ -151,6 +151,8 @@ def _check(record: Record, role: Role, heard: Mapping[str, str]) -> None:
         strange -= {HandlerFailed.name}
     if strange:
         raise NotRebuiltError(f"it hears {', '.join(sorted(strange))}, which are published inside handlers or by hand")
+    if EvalStep.name in role.options:
+        raise NotRebuiltError("it hears eval_step, which the record has only where somebody answered")
     bus = Bus()
     try:
         thing = role.make({})

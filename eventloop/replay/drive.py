@@ -232,7 +232,7 @@ class Drive:
             stage.turn = turn.moment
             raise RecordedInterrupt
         ended_so = stage.over() or turn.finishing or not stage.limits.another_epoch(stage.progress.epoch)
-        if status == "stopped" and not ended_so:
+        if status in ("stopped", "preempted") and not ended_so:
             return False  # somebody had stopped it, and nobody does here
         stage.turn = turn.moment
         return True

@@ -10,15 +10,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from ..events import CheckpointSaved, EvalBegin, EvalEnd, Event, TrainBegin
+from ..events import CheckpointSaved, EvalBegin, EvalEnd, EvalStep, Event, TrainBegin
 from ..ledger import Entry
+from ..saving import NO_TIME
 from ..stream import Stream, read_stream
 from ..stream_saves import checkpoint_step
 from .moments import Moment, Row
 from .saves import Outcome, SaveLog
 from .turns import LATE, Turn, Turns
 
-REACTIONS: Final = (EvalBegin, EvalEnd, CheckpointSaved)
+REACTIONS: Final = (EvalBegin, EvalStep, EvalEnd, CheckpointSaved)
 """What the loop publishes when it carries something out; all else is a turn."""
 LIMITS: Final = ("max_epochs", "max_steps", "min_epochs", "min_steps")
 
@@ -36,6 +37,7 @@ class Sitting:
         closing: whether they came of closing an epoch whose epoch_end is not there.
         reactions: evaluations and checkpoints by event class and step.
         saves: for each step how its saves went.
+        left_out: for each step why saves were left out for want of time.
     """
 
     begin: Moment
@@ -46,6 +48,7 @@ class Sitting:
     closing: bool = False
     reactions: dict[tuple[type[Event], int], list[Moment]] = field(default_factory=dict)
     saves: dict[int, list[Outcome]] = field(default_factory=dict)
+    left_out: dict[int, list[str]] = field(default_factory=dict)
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -103,7 +106,7 @@ class Record:
         self.callbacks = _callbacks(described) if self.described else []
         moments = [moment for sitting in self.sittings for moment in sitting.moments()]
         self.steps = max(moment.step for moment in moments)
-        self.evaluations = {m.step: {**m.own, **m.reported} for m in moments if m.kind is EvalEnd}
+        self.evaluations = {m.step: {**m.own, **m.reported} for m in moments if _is_evaluation(m)}
         self.metrics = {name for m in moments for name in (*m.own, *m.reported)}
         self.requests: dict[str, set[str]] = {}
         for who, kind, _ in (asked for moment in moments for asked in moment.asked):
@@ -118,6 +121,7 @@ class Record:
         for row in rows:
             name = row["event"]
             if name == "request":
+                self._note_left_out(row)
                 self.ledger.append(_entry(row))
                 late = saves.fate(row)
                 if turns is not None:
@@ -153,6 +157,12 @@ class Record:
         if turns is not None:
             self.sittings[-1].rest, self.sittings[-1].closing = turns.close(), turns.closing()
 
+    def _note_left_out(self, row: Row) -> None:
+        """One save has a fate for each who asked for it, one behind the other; the loop asks alone."""
+        why, last = row["note"], self.ledger[-1].note if self.ledger else ""
+        if row["request"] == "Save" and why.startswith(NO_TIME) and (why != last or row["who"] == "Loop"):
+            self.sittings[-1].left_out.setdefault(row["decided"], []).append(why)
+
     def _begin(self, moment: Moment, row: Row, saves: dict[int, list[Outcome]]) -> None:
         if row["resumed"] and not self.sittings:
             raise ValueError(
@@ -169,6 +179,10 @@ class Record:
     def asked(self, *kinds: str) -> set[str]:
         """Who has replied a request of these classes."""
         return {who for who, asked in self.requests.items() if not asked.isdisjoint(kinds)}
+
+
+def _is_evaluation(moment: Moment) -> bool:
+    return isinstance(moment.event, EvalEnd) and moment.event.completed
 
 
 def _entry(row: Row) -> Entry:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ..checkpoint import Checkpoint, Saving
 from ..events import CheckpointSaved
+from ..saving import NO_TIME
 from ..scripted import NoFolder, Standing
 from ..stream_saves import REFUSED_AT, Key, checkpoint_step, key_of
 from .moments import Moment, RecordedError, Row
@@ -96,7 +97,7 @@ class SaveLog:
         late = save and row["fate"] == "refused" and (own or key_of(dict(row)) in self._whose)
         if own and self._writing is None:
             self._writing = row["step"], self._add(row["step"], Outcome())
-        if save and row["fate"] == "refused":
+        if save and row["fate"] == "refused" and not row["note"].startswith(NO_TIME):
             beside = self._writing is not None and not late
             if beside and not self._open and row["at"] not in REFUSED_AT:
                 self.skips = row["note"]

@@ -14,6 +14,7 @@ from ..events import (
     EpochEnd,
     EvalBegin,
     EvalEnd,
+    EvalStep,
     Event,
     GradientsReady,
     RunFailed,
@@ -86,12 +87,10 @@ class Stage(Run):
         self.rest: list[Row] | None = None
         self.strayed = False  # a decider has set another rate than in the record
         self.unknown: dict[str, None] = {}
-        self._publish, self._fates = (
-            0,
-            0,
-        )  # the last one of the record that was made again, and the ledger's length then
+        self._publish = self._fates = 0  # the record's last publish that was made again, the ledger's length then
         self._seen: Counter[tuple[type[Event], int]] = Counter()
         self._tried: Counter[int] = Counter()
+        self._left_out: Counter[int] = Counter()
         self._obeyed = {entry.request for entry in record.ledger if entry.fate == "granted"}
         begin, loop = self.sitting.begin, self.sitting.loop
         self.rates = Rates(begin.lr or {})
@@ -122,6 +121,7 @@ class Stage(Run):
         self.sitting, self.limits = sitting, Limits(**sitting.limits)
         self._seen.clear()
         self._tried.clear()
+        self._left_out.clear()
         entries, totals = self.ledger.entries, self.ledger.totals
         self.ledger = Ledger(self.vote)
         self.ledger.entries, self.ledger.totals, self.ledger.written = entries, totals, self.entries.append
@@ -130,6 +130,7 @@ class Stage(Run):
         self.window = ScriptedWindow(self.progress.groups, loop["accumulate"])
         self.course = Course(self, self.window, loop["eval_every"], Budget(self.bus, None), Still())
         self.saved_at, self.saving, self.progress.in_hand = None, None, False
+        self.deadline, self._given_up = None, False
         self._reach(sitting.begin)
         self.position.resumed_at = None if self.position.completed else 0
 
@@ -241,7 +242,8 @@ class Stage(Run):
     def evaluate(self) -> str | None:
         """Evaluate, if the record knows what came of it."""
         step = self.progress.step
-        if self.evaluation.function is not None and self.position.evaluated_at != step and not self._has(EvalBegin()):
+        due = self.evaluation.function is not None and self.position.evaluated_at != step and not self.preempted
+        if due and not self._has(EvalBegin()):
             if self.rest is not None:
                 raise Cut
             self.position.evaluated_at = step
@@ -251,10 +253,16 @@ class Stage(Run):
 
     def _evaluation(self) -> Mapping[str, float]:
         step = self.progress.step
+        while self._has(EvalStep()):
+            event = self.sitting.reactions[EvalStep, step][self._seen[EvalStep, step]].event
+            self.tell(event)
         if not self._has(EvalEnd()):
             raise self.ending() if self.rest is None or self.sitting.ended else Cut
-        self.evaluated.append(step)
-        return self.sitting.reactions[EvalEnd, step][self._seen[EvalEnd, step]].own
+        end = self.sitting.reactions[EvalEnd, step][self._seen[EvalEnd, step]]
+        self._given_up = not end.event.completed  # type: ignore[attr-defined]  # an EvalEnd
+        if not self._given_up:
+            self.evaluated.append(step)
+        return end.own
 
     def ending(self) -> BaseException:
         """What ended the recorded run."""
@@ -271,8 +279,18 @@ class Stage(Run):
 
     def next_save(self) -> Outcome | None:
         """How the next save at this step went; None if the record has no other."""
+        recorded = self.sitting.saves.get(self.progress.step, ())
+        return next(iter(recorded[self._tried[self.progress.step] :]), None)
+
+    def _untimely(self) -> list[str]:
         step = self.progress.step
-        return next(iter(self.sitting.saves.get(step, [])[self._tried[step] :]), None)
+        return self.sitting.left_out.get(step, [])[self._left_out[step] :]
+
+    def _no_time(self) -> str:
+        """Why the record has left out a save here, if it has for want of time."""
+        why = self._untimely()
+        self._left_out[self.progress.step] += bool(why)
+        return why[0] if why else ""
 
     def is_told(self, outcome: Outcome) -> bool:
         """Whether the replay has come to where this was told."""
@@ -285,7 +303,7 @@ class Stage(Run):
             return self.record.skips  # or the loop would have had no reason to make it
         writing = self.saving is not None and not self.saving.done()
         self.skips = bool(self.record.skips) and not recorded
-        if self.rest is not None and not (recorded or (self.skips and writing)):
+        if self.rest is not None and not (recorded or self._untimely() or (self.skips and writing)):
             raise Cut
         if own and not recorded and self.turn is not None and self.turn.name == "run_failed":
             raise self.ending()

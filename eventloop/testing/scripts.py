@@ -127,6 +127,8 @@ def _happened(name: str, told: Mapping[str, str], state: TrainState) -> tuple[Ev
         state = state.begin_update()
     elif name == "step_end":
         state = state.end_update(skipped=options.get("skipped", False), samples=values.pop("samples", 1))
+    elif name == "eval_end" and options.get("completed") is False:
+        state = state.with_metrics(state.metrics.aged())
     elif name == "eval_end":
         state, values = state.end_evaluation(values), {}
     state = state.replace(**counters).report(values)

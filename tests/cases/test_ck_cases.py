@@ -110,7 +110,7 @@ def test_c41_a_write_that_stops_half_way_leaves_the_checkpoint_before(tmp_path):
 def test_c41_a_process_that_dies_in_the_write_leaves_the_checkpoint_before(tmp_path, operation):
     root = tmp_path / "checkpoints"
     service = save_ten(root)
-    assert run(killed_runs.die_in_save, root, 20, 20.0, operation) == 99
+    assert run(killed_runs.die_in_save, root, killed_runs.Scene(20, 20.0), operation) == 99
     assert [name for name in leftovers(tmp_path) if name.startswith(".tmp-00000020-")]
     assert_ten_is_there_and_thirty_works(service)  # what is left over is not listed and does not count
     service.repair()
