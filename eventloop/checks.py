@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from os import PathLike
 from typing import Any, Final
 
 from .bus import Bus
@@ -12,11 +13,11 @@ from .log import logger
 OWN: Final = ("bus", "model", "optimizer", "run_dir")
 
 
-def check_numbers(accumulate: object, clip_norm: object, eval_every: object, resume: object, run_dir: object) -> None:
+def check_numbers(accumulate: object, clip_norm: object, eval_every: object) -> None:
     """The options that are numbers or words.
 
     Raises:
-        ValueError: one is out of range, or ``resume`` comes without ``run_dir``.
+        ValueError: one is out of range.
     """
     whole("accumulate", accumulate, least=1)
     if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0):
@@ -25,6 +26,21 @@ def check_numbers(accumulate: object, clip_norm: object, eval_every: object, res
         raise ValueError(f"eval_every={eval_every!r} must be 'epoch', None or a whole number of updates >= 1")
     if eval_every != "epoch":
         whole("eval_every", eval_every, least=1, optional=True)
+
+
+def check_folder(run_dir: object, resume: object, overwrite: object) -> None:
+    """The options of the run folder.
+
+    Raises:
+        TypeError: ``run_dir`` is no path.
+        ValueError: one is out of range, or ``resume`` comes without ``run_dir``.
+    """
+    if run_dir is not None and not isinstance(run_dir, str | PathLike):
+        raise TypeError(f"run_dir={run_dir!r} is no path; give a folder, or None for a run that writes nothing")
+    if run_dir == "":
+        raise ValueError("run_dir='' names no folder; give one, or None for a run that writes nothing")
+    if overwrite not in (True, False):
+        raise ValueError(f"overwrite={overwrite!r} must be True or False")
     if resume is not None and run_dir is None:
         raise ValueError(f"resume={resume!r} needs a run_dir")
 

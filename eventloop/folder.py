@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any, Final, cast
 
 from .checkpoint import Checkpoints, Saving
-from .checkpoint.codec import pack
 from .checkpoint.files import make_folder
 from .checkpoint.lock import RunLock
 from .checkpoint.service import Stateful
@@ -50,13 +49,11 @@ class Folder:
         self._lock: RunLock | None = None
         self._resume = resume
         self.origin, self.skipped = find(self.checkpoints, resume)
-        self._ours = self.origin is not None and self.origin.path.parent.resolve() == self.checkpoints.root.resolve()
+        self._go_on()
         new = resume != "auto" and not self._ours
         self._overwrite = overwrite and new
         if new and not overwrite:
             refuse_used(self.path)
-        if self.origin is not None:
-            self.checkpoints.run_id = self.origin.run_id
         self.journal: Journal | None = Journal(self.path / "journal.jsonl")
         self._parts: Mapping[str, Stateful] = {}
         self._describe: Callable[[], None] = lambda: None  # called when the run has really begun
@@ -76,19 +73,37 @@ class Folder:
             if aside is not None:
                 logger().warning(f"moved the earlier run aside to {aside}")
         make_folder(self.path)
-        self._lock = self._lock or RunLock(self.path)
+        if self._lock is None:
+            self._overwrite = False  # what was there is aside
+            self._claim()
         self.checkpoints.repair()
         if self.origin is not None and self._ours:  # a replacement that a kill had cut short is finished by now
             self.origin = replace(self.origin, path=self.checkpoints.at(self.origin.step))
         self._describe = lambda: describe_run(self.path, self.checkpoints.run_id, seed, callbacks)
 
     def _claim(self) -> None:
-        """Before a checkpoint is read nobody else may write there; what has been written since it was found counts."""
-        if self.origin is None or not self._ours or self._lock is not None:
+        """From here on nobody else may write there; what was written since this run was made counts.
+
+        Raises:
+            CheckpointError: another run writes there.
+            FileExistsError: another run has written there.
+        """
+        if self._lock is not None or self._overwrite or not self.path.is_dir():
             return
         self._lock = RunLock(self.path)
-        if self._resume == "auto" and self.checkpoints.list()[-1:] != [self.origin]:
-            self.origin, self.skipped = find(self.checkpoints, self._resume)
+        if self._resume == "auto":
+            newest = [] if self.origin is None else [self.origin]
+            if self.checkpoints.list()[-1:] != newest:
+                self.origin, self.skipped = find(self.checkpoints, self._resume)
+                self._go_on()
+        elif not self._ours:
+            refuse_used(self.path)
+
+    def _go_on(self) -> None:
+        """The run is that of the checkpoint that it goes on from."""
+        self._ours = self.origin is not None and self.origin.path.parent.resolve() == self.checkpoints.root.resolve()
+        if self.origin is not None:
+            self.checkpoints.run_id = self.origin.run_id
 
     def compare(self, parts: Mapping[str, Stateful], on_mismatch: str = "report") -> None:
         """Read the checkpoint to go on from and find out what fits; nothing is loaded or written.
@@ -136,14 +151,12 @@ class Folder:
             raise
 
     def rehearse(self, parts: Mapping[str, Stateful]) -> None:
-        """Pack every state but the model's once, so that one that cannot be written is found before the training.
+        """Take every state once, so that one that cannot be written is found before the training.
 
         Raises:
-            TypeError: naming the place of what is neither JSON nor a tensor.
+            TypeError: naming the place of what no file can hold.
         """
-        for name, part in parts.items():
-            if name != "model":
-                pack(part.state_dict(), name, {})
+        self.checkpoints.rehearse(parts)
 
     def save(self, step: int, asked_by: Mapping[str, Iterable[str]], metrics: Mapping[str, float]) -> Saving:
         """Begin a checkpoint of every part."""

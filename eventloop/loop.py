@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from .budget import Budget
 from .bus import Bus
 from .checkpoint import SAVES, Saves
-from .checks import check_choice, check_numbers, check_parts
+from .checks import check_choice, check_folder, check_numbers, check_parts
 from .course import Course
 from .evaluation import Evaluation, mean_over
 from .events import Event, GradientsReady
@@ -85,6 +86,7 @@ class Loop:
     _phase = "new"  # entered, running, over
     _choices = Choices()
     _result: Result | None = None
+    _process: int | None = None  # in which the run has begun
 
     def __init__(
         self,
@@ -113,7 +115,8 @@ class Loop:
         journal: str = "short",
     ) -> None:
         limits = Limits(max_epochs, max_steps, min_epochs, min_steps)
-        check_numbers(accumulate, clip_norm, eval_every, resume, run_dir)
+        check_numbers(accumulate, clip_norm, eval_every)
+        check_folder(run_dir, resume, overwrite)
         optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
         check_parts(model, optimizers, bus, callbacks, bind)
         self._choices = Choices.checked(on_mismatch, init_from, resume)
@@ -295,10 +298,12 @@ class Loop:
             return
         if self._phase != "entered":
             raise RuntimeError("use the loop inside its block: `with Loop(...) as loop:`")
-        self._phase = "running"
+        self._phase, self._process = "running", os.getpid()
         start(self._run, self._course, self._live, self._parts, self._choices)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._process not in (None, os.getpid()):
+            return  # this is a forked child: the run is its parent's, which ends it
         begun, self._phase = self._phase == "running", "over"
         late: BaseException | None = None
         try:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 METADATA: Final = "_metadata"  # under which torch keeps the modules' versions beside a state
+VERSIONS: Final = ".versions"  # under which we do in it: no module and no buffer can be called so
 
 
 def unwrap(model: Module) -> Module:
@@ -57,10 +58,19 @@ def parameter_names(model: Module) -> dict[int, list[str]]:
 
 def with_versions(state: Mapping[str, Any]) -> OrderedDict[str, Any]:
     """A model's state as torch has it: the modules' versions are an attribute, and all keys are names."""
-    plain = OrderedDict((name, value) for name, value in state.items() if name != METADATA)
-    if METADATA in state:
-        plain._metadata = OrderedDict(state[METADATA])  # type: ignore[attr-defined]  # where torch looks for it
+    plain = OrderedDict((name, value) for name, value in state.items() if name != VERSIONS)
+    if VERSIONS in state:
+        plain._metadata = OrderedDict(state[VERSIONS])  # type: ignore[attr-defined]  # where torch looks for it
     return plain
+
+
+def without_shape(model: Module) -> list[str]:
+    """The plain names of parameters that a first forward pass has still to shape (LazyLinear and the like)."""
+    from torch.nn.parameter import is_lazy
+
+    return [
+        plain + n for _, plain, m in modules_of(model) for n, p in m._parameters.items() if p is not None and is_lazy(p)
+    ]
 
 
 class Model:
@@ -83,7 +93,7 @@ class Model:
         plain = self._plain_names(state)
         prefixes = {real.removesuffix("."): to.removesuffix(".") for real, to, _ in modules_of(self.module)}
         versions = {prefixes[at]: dict(known) for at, known in getattr(state, METADATA, {}).items() if at in prefixes}
-        return {plain[name]: value for name, value in state.items()} | {METADATA: versions}
+        return {plain[name]: value for name, value in state.items()} | {VERSIONS: versions}
 
     def target(self, place: str, shape: tuple[int, ...], dtype: Any) -> Any:
         """Where a tensor of a checkpoint is to be read into: spread like the parameter that it is, or belongs to.
@@ -110,7 +120,7 @@ class Model:
         """
         own = self._own_loading()
         here = {name: value for name, value in self._plain_state().items() if not name.startswith(own)}
-        there = {name: value for name, value in state.items() if name != METADATA and not name.startswith(own)}
+        there = {name: value for name, value in state.items() if name != VERSIONS and not name.startswith(own)}
         told = [f"size mismatch for {n}: {_shape(there[n])} in the checkpoint, {_shape(v)} in the model"
                 for n, v in here.items() if n in there and _differ(there[n], v)]  # fmt: skip
         if strict:
@@ -128,11 +138,11 @@ class Model:
             raise CheckpointError(f"the model is another one: {'; '.join(problems)}")
         plain = self._plain_names(self.module.state_dict())
         real = {to: name for name, to in plain.items()}
-        given = {real.get(name, name): value for name, value in state.items() if name != METADATA}
-        versions = state.get(METADATA, getattr(state, METADATA, None))
+        given = {real.get(name, name): value for name, value in state.items() if name != VERSIONS}
+        versions = state.get(VERSIONS, getattr(state, METADATA, None))
         if versions is not None:
             places = {to.removesuffix("."): at.removesuffix(".") for at, to, _ in modules_of(self.module)}
-            given[METADATA] = {places[at]: known for at, known in versions.items() if at in places}
+            given[VERSIONS] = {places[at]: known for at, known in versions.items() if at in places}
         self.module.load_state_dict(with_versions(given), strict=strict)
 
     def _plain_state(self) -> dict[str, Any]:

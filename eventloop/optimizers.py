@@ -20,7 +20,7 @@ class Optimizers:
 
     The learning rate in use is the checkpoint's, scaled by the script's base rate over that of the checkpoint. What
     belongs to a parameter finds it again by its name, whatever the order of the parameters and the wrappers around the
-    model; a parameter that is not in the model goes by its group and its place there.
+    model; a parameter that is not in the model goes by its group and its place there, and its value is kept here.
 
     Args:
         optimizers: by name; a single one is "".
@@ -97,6 +97,7 @@ class Optimizers:
             saved, places = states[key], self._places(key, states[key])
             script = [_without(group, "params") for group in optimizer.param_groups]
             self._hand_over(key, saved, places)
+            self._fill_strangers(key, saved)
             self._bases[key] = [_rate(mine) for mine in script]
             for group, mine, place in zip(optimizer.param_groups, script, places, strict=True):
                 rate, in_use = mine["lr"], _rate(mine)
@@ -119,6 +120,15 @@ class Optimizers:
         state = {number: saved["state"][name] for number, (name, _, _) in enumerate(self._found(key, saved))
                  if name in saved["state"]}  # fmt: skip
         optimizer.load_state_dict({**saved["rest"], "state": {**saved["shared"], **state}, "param_groups": groups})
+
+    def _fill_strangers(self, key: str, saved: Mapping[str, Any]) -> None:
+        """Parameters that are not in the model have nobody else to keep them."""
+        import torch
+
+        with torch.no_grad():
+            for name, _, parameter in self._found(key, saved):
+                if name in saved["values"]:
+                    parameter.copy_(saved["values"][name])
 
     def _found(self, key: str, saved: Mapping[str, Any]) -> Iterator[tuple[str, int, Any]]:
         """Each parameter in order: its name, if possible one that the state knows, and its group."""
@@ -157,6 +167,12 @@ def _by_name(optimizer: Optimizer, names: Names) -> dict[str, Any]:
         groups.append({**_without(told, "param_names"), "params": own})
     state = packed.pop("state", {})
     return {
+        "values": {
+            _place(i, j): p.detach()
+            for i, group in enumerate(optimizer.param_groups)
+            for j, p in enumerate(group["params"])
+            if id(p) not in names
+        },
         "groups": groups,
         "shapes": shapes,
         "state": {called[number]: one for number, one in state.items() if number in called},

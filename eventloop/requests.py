@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -69,10 +69,19 @@ class Keep(Request):
 
     ``make_room``: said along with a Save, with the steps that will be wanted when that is there: what is not among them
     is removed before it is written, the newest too. One whose files match their hashes always stays.
+
+    Raises:
+        ValueError: ``steps`` is no collection of whole numbers.
     """
 
     steps: frozenset[int] = frozenset()
     make_room: bool = False
+
+    def __post_init__(self) -> None:
+        steps = self.steps if isinstance(self.steps, Set | list | tuple | range) else None
+        if steps is None or not all(type(step) is int for step in steps):
+            raise ValueError(f"Keep: steps={self.steps!r} is no set of whole numbers, such as frozenset({{100, 200}})")
+        object.__setattr__(self, "steps", frozenset(steps))
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,8 +69,9 @@ class Run(Saver):
             self.ledger.carry_out(self, self.progress.step, saves=saves)
 
     def over(self) -> bool:
-        """Whether no further update may begin."""
-        return self.stopped is not None or self.limits.reached(self.progress.step)
+        """Whether no further update may begin; a checkpoint may be of an epoch that ``max_epochs`` now leaves out."""
+        limits, progress = self.limits, self.progress
+        return self.stopped is not None or limits.reached(progress.step) or not limits.another_epoch(progress.epoch - 1)
 
     def owes_evaluation(self) -> bool:
         """Whether the checkpoint that the run goes on from was made between its last update and its last evaluation."""

@@ -50,7 +50,7 @@ class Nothing:
 class Still(RandomStates):
     """A script has no random states."""
 
-    def begin_epoch(self, loader: object) -> None:
+    def begin_epoch(self) -> None:
         """Nothing is drawn."""
 
 
@@ -151,6 +151,9 @@ class NoFolder(Folder):
         self._ours = False
         self._parts: Mapping[str, Stateful] = {}
         self._describe = lambda: None
+
+    def _claim(self) -> None:
+        """There is nothing to claim."""
 
     def open(self, seed: int, callbacks: Iterable[tuple[str, Any]]) -> None:
         """There is nothing to open."""

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from .limits import sized
+from .loaders import generators, set_epoch, stateful
 from .log import logger
 from .parts import Position
-from .rng import RandomStates, generators, samplers, states_of
+from .rng import RandomStates, states_of
 
 B = TypeVar("B")
 END: Final[Any] = object()
@@ -130,8 +131,8 @@ class Source:
             if self._readings[earlier].left:
                 position.batches[earlier] = None
         position.resumed_at = None
-        _set_epoch(loader, epoch)
-        self._random.take(place, loader)
+        set_epoch(loader, epoch)
+        self._random.take(place, loader, epoch)
         state, source = self._states.pop(place, None), None
         if not stateful(loader):
             state = None
@@ -159,7 +160,7 @@ class Source:
         return {place: reading.at_hand()[which] for place, reading in self._readings.items()}
 
     def _fresh(self, loader: Iterable[B], state: Any) -> Iterator[B]:
-        self._random.begin_epoch(loader)
+        self._random.begin_epoch()
         if state is not None and all(reading.loader is not loader for reading in self._readings.values()):
             self._pass_over(loader, state)
         ended, self._ended = self._ended, [one for one in self._ended if one is not loader]
@@ -175,11 +176,6 @@ class Source:
                     iter(loader)  # uses the state up; the next one draws as much as in a run that was not cut
                 else:
                     self._ended.append(loader)
-
-
-def stateful(loader: object) -> bool:
-    """Whether a loader keeps its own place, as torchdata's StatefulDataLoader does."""
-    return all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 def _resumed(loader: Any, state: Any, drawn: int, epoch: int) -> tuple[Iterator[Any], str]:
@@ -238,10 +234,3 @@ def _is_data_loader(loader: object) -> bool:
     from torch.utils.data import DataLoader
 
     return isinstance(loader, DataLoader)
-
-
-def _set_epoch(loader: object, epoch: int) -> None:
-    """Tell the loader's samplers and its dataset which epoch it is, counted from 0 as torch does."""
-    for part in (*samplers(loader), getattr(loader, "dataset", None)):
-        if hasattr(part, "set_epoch"):
-            part.set_epoch(epoch - 1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .checks import check_choice
 from .course import Course
 from .log import logger
-from .model import Model
+from .model import Model, without_shape
 from .optimizers import Optimizers
 from .resume import jumps
 from .run import Run
@@ -82,6 +82,9 @@ def start(run: Run, course: Course, live: Mapping[str, Any], parts: Mapping[str,
         CheckpointError: something does not fit, or another run writes there; the model is as it was.
     """
     folder = run.folder
+    plain = parts.get("model")
+    if folder is not None and isinstance(plain, Model) and (names := without_shape(plain.module)):
+        raise ValueError(f"{', '.join(names)} have no shape yet: run one forward pass before the loop begins")
     run.join()
     if folder is not None:
         folder.compare(parts, choices.on_mismatch)

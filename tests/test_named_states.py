@@ -48,10 +48,10 @@ BUFFERS = {f"0.1.{n}" for n in ("weight", "bias", "running_mean", "running_var",
 def test_names_are_plain_also_where_a_part_of_the_model_is_wrapped(inner, outer):
     """Fails if only the outermost wrappers are looked through."""
     state = Model(network(inner, outer)).state_dict()
-    assert state.keys() == NAMES | BUFFERS | {"_metadata"}
-    assert state["_metadata"]["0.1"] == {"version": 2}
-    assert all("_orig_mod" not in at and "module" not in at for at in state["_metadata"])
-    pack({"_metadata": state["_metadata"]}, "model", {})  # plain JSON
+    assert state.keys() == NAMES | BUFFERS | {".versions"}
+    assert state[".versions"]["0.1"] == {"version": 2}
+    assert all("_orig_mod" not in at and "module" not in at for at in state[".versions"])
+    pack({".versions": state[".versions"]}, "model", {})  # plain JSON
 
 
 @pytest.mark.parametrize("outer", WRAPS)

@@ -93,7 +93,7 @@ def plan(tensors: Mapping[str, Any]) -> Layout:
         TypeError: a tensor that the format cannot hold; the message names it.
     """
     for name, tensor in tensors.items():
-        _check(name, tensor)
+        check(name, tensor)
     aliases = same(tensors)
     parts: list[Entry] = []
     spread: dict[str, Any] = {}
@@ -171,7 +171,12 @@ def _strided() -> Any:
     return torch.strided
 
 
-def _check(name: str, tensor: Any) -> None:
+def check(name: str, tensor: Any) -> None:
+    """Whether a file can hold the tensor.
+
+    Raises:
+        TypeError: it cannot; the message names it.
+    """
     known = str(tensor.dtype).removeprefix("torch.") in DTYPES
     if not known or tensor.is_quantized or tensor.is_meta or tensor.layout is not _strided():
         kind = "meta" if tensor.is_meta else f"{tensor.layout} {tensor.dtype}"

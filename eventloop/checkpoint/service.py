@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +16,7 @@ from ..errors import CheckpointError
 from ..log import logger
 from .codec import pack
 from .files import write_json
-from .layout import Layout
+from .layout import Layout, check
 from .manifest import STATE, SUFFIX, Checkpoint, write_manifest
 from .retention import Retention
 from .staging import Staging
@@ -120,7 +121,7 @@ class Checkpoints(Store):
         """
         taken = self._take(step, parts, asked_by, metrics)
         saving = Saving(step, self._submit(lambda: self._write(taken)))
-        self._submit(self._remove_unwanted)
+        self._later(self._remove_unwanted)
         return saving
 
     def _take(
@@ -130,19 +131,26 @@ class Checkpoints(Store):
         asked_by: Mapping[str, Iterable[str]],
         metrics: Mapping[str, float],
     ) -> Taken:
-        import torch
-
-        states = {name: part.state_dict() for name, part in parts.items()}
-        tensors: dict[str, dict[str, Any]] = {"model": {}, "state": {}}
-        if "model" in states:
-            model = states["model"]
-            tensors["model"] = {name: value for name, value in model.items() if isinstance(value, torch.Tensor)}
-            states["model"] = {name: value for name, value in model.items() if name not in tensors["model"]}
-        document = {name: pack(state, name, tensors["state"]) for name, state in states.items()}
+        document, tensors = _packed(parts)
         layouts = {kind: self._staging[kind].take(found) for kind, found in tensors.items() if found}
         asked = {who: sorted(tags) for who, tags in asked_by.items()}
         persist = tuple(part.persist for part in parts.values() if hasattr(part, "persist"))
         return Taken(step, asked, dict(metrics), document, layouts, persist)
+
+    def rehearse(self, parts: Mapping[str, Stateful]) -> None:
+        """Take every state once, so that one that cannot be written is found before the training.
+
+        Raises:
+            TypeError: naming the place of what no file can hold.
+        """
+        _, tensors = _packed(parts)
+        for kind, found in tensors.items():
+            for name, tensor in found.items():
+                check(name if kind == "state" else f"{kind}.{name}", tensor)
+
+    def _later(self, remove: Callable[[], None]) -> None:
+        """Behind the save that is on its way; what goes wrong there is said, for nobody waits for it."""
+        self._submit(remove).add_done_callback(_say_failure)
 
     def _submit(self, write: Callable[[], Any]) -> Future[Any]:
         if self._background:
@@ -209,7 +217,7 @@ class Checkpoints(Store):
             make_room: the steps are what it wants once its next save is there, and what that pushes out goes now, the
                 newest too; one that is verified stays.
         """
-        self._submit(lambda: self._keep(saver, steps, make_room))
+        self._later(lambda: self._keep(saver, steps, make_room))
 
     def _keep(self, saver: str, steps: frozenset[int], make_room: bool) -> None:
         self._retention.keep(saver, steps)
@@ -227,6 +235,24 @@ class Checkpoints(Store):
             pool.shutdown(wait=True)
         for staging in self._staging.values():
             staging.release()
+
+
+def _packed(parts: Mapping[str, Stateful]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The states as JSON, and their tensors by file: those of the model under the names of the model."""
+    torch = sys.modules.get("torch")  # where nobody has loaded it there are no tensors
+    states = {name: part.state_dict() for name, part in parts.items()}
+    tensors: dict[str, dict[str, Any]] = {"model": {}, "state": {}}
+    if "model" in states:
+        model = states["model"]
+        found = {n: value for n, value in model.items() if torch is not None and isinstance(value, torch.Tensor)}
+        tensors["model"] = found
+        states["model"] = {name: value for name, value in model.items() if name not in tensors["model"]}
+    return {name: pack(state, name, tensors["state"]) for name, state in states.items()}, tensors
+
+
+def _say_failure(future: Future[Any]) -> None:
+    if (error := future.exception()) is not None:
+        logger().error(f"checkpoints that nobody wants any more were not removed: {type(error).__name__}: {error}")
 
 
 def _is_whole(checkpoint: Checkpoint) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import CheckpointError
-from ..model import METADATA, Model
+from ..model import VERSIONS, Model
 from .manifest import MANIFEST, SUFFIX, Checkpoint
 from .store import Store
 from .tensor_file import read_tensors
@@ -117,7 +117,7 @@ def _missing(part: Model, wanted: Mapping[str, Any], given: Mapping[str, Any]) -
     from torch import Tensor
 
     tied = {name for names in part.names().values() if any(n in given for n in names) for name in names}
-    tensors = (name for name, value in wanted.items() if name != METADATA and isinstance(value, Tensor))
+    tensors = (name for name, value in wanted.items() if name != VERSIONS and isinstance(value, Tensor))
     return tuple(name for name in tensors if name not in given and name not in tied)
 
 

@@ -105,7 +105,7 @@ class FakeLoop(Loop):
         optimizer: Any = None,
         bind: Mapping[str, Any] | None = None,
     ) -> None:
-        check_numbers(accumulate, None, eval_every, None, None)
+        check_numbers(accumulate, None, eval_every)
         self._updates = cast("int", whole("updates", updates, least=1))
         things = callbacks_in(callbacks, "callbacks =", "a list, FakeLoop([...])")
         self._metrics, self._evaluations = check_script("metrics", metrics), check_script("evaluations", evaluations)

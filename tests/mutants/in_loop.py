@@ -12,6 +12,7 @@ RUN: Final = "eventloop/run.py"
 COURSE: Final = "eventloop/course.py"
 LOOP: Final = "eventloop/loop.py"
 SOURCE: Final = "eventloop/source.py"
+LOADERS: Final = "eventloop/loaders.py"
 DATA: Final = "eventloop/data.py"
 WINDOW: Final = "eventloop/window.py"
 EVALUATION: Final = "eventloop/evaluation.py"
@@ -147,7 +148,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the sampler is told the epoch from 1",
-        SOURCE,
+        LOADERS,
         "part.set_epoch(epoch - 1)",
         "part.set_epoch(epoch)",
         ("test_loop.py::test_the_sampler_is_told_the_epoch_from_0",),
