@@ -69,15 +69,18 @@ class Run(Saver):
             self.ledger.carry_out(self, self.progress.step, saves=saves)
 
     def over(self) -> bool:
-        """Whether no further update may begin; a checkpoint may be of an epoch that ``max_epochs`` now leaves out."""
-        limits, progress = self.limits, self.progress
-        return self.stopped is not None or limits.reached(progress.step) or not limits.another_epoch(progress.epoch - 1)
+        """Whether no further update may begin."""
+        return self.stopped is not None or self.limits.reached(self.progress.step) or self._beyond()
+
+    def _beyond(self) -> bool:
+        """Whether the checkpoint that the run goes on from is of an epoch that ``max_epochs`` now leaves out."""
+        return not self.limits.another_epoch(self.progress.epoch - 1)
 
     def owes_evaluation(self) -> bool:
         """Whether the checkpoint that the run goes on from was made between its last update and its last evaluation."""
         position, step = self.position, self.progress.step
         cut_short = position.resumed_at is not None and self.evaluation.function is not None
-        return cut_short and step > 0 and position.evaluated_at != step
+        return cut_short and step > 0 and position.evaluated_at != step and not self._beyond()
 
     def stop(self, asked: Asked) -> str | None:
         """Grant a stop, unless a minimum is not met; one that comes from outside waits for none."""

@@ -12,7 +12,7 @@ from test_preemption import preempts
 from test_replay import DECIDERS, VALUES, WHO
 
 from callbacks import EarlyStopping, ModelCheckpoint, SignalStop, TimeLimit
-from eventloop import Loop, Save
+from eventloop import Loop, Save, Stop
 from eventloop.replay import replay
 from eventloop.stream import read_stream
 
@@ -108,4 +108,19 @@ def test_what_watches_the_process_is_not_built_anew(tmp_path, make, monkeypatch)
     monkeypatch.setattr("signal.signal", None)
     played = replay(tmp_path)
     assert (played.reproduced, played.status, played.live) == (True, "preempted", ())
-    assert list(played.as_it_was.values()) == ["it hears eval_step, which the record has only where somebody answered"]
+    assert list(played.as_it_was.values()) == ["what it asks comes from outside the run, by a signal or a clock"]
+
+
+class Watches:
+    """Stops the run by what it sees at the batches of its evaluations."""
+
+    def on_eval_step(self, event, state):
+        return Stop("seen") if (state.step, event.batch) == (3, 2) else None
+
+
+def test_a_decider_that_hears_the_batches_of_evaluations_is_not_built_anew(tmp_path):
+    """Broken by building it anew: it would hear of the answered batches alone."""
+    sitting(tmp_path, [0.5] * 10, Watches(), eval_every=1)
+    played = replay(tmp_path)
+    assert (played.reproduced, played.status, played.step) == (True, "stopped", 3)
+    assert played.as_it_was == {"Watches": "it hears eval_step, which the record has only where somebody answered"}
