@@ -99,6 +99,28 @@ def test_a_stop_that_came_after_the_save_of_its_step_is_in_a_checkpoint_too(tmp_
     assert count(tmp_path, *savers, max_steps=5, resume="auto").result.step == 2
 
 
+@pytest.mark.parametrize("scores", [None, dict.fromkeys(range(1, 9), 0.5)])
+def test_an_epoch_beyond_a_lower_limit_is_not_gone_on_with(tmp_path, scores):
+    """Fails if an epoch that was cut goes on whatever max_epochs is now: the run would make updates 3 and 4."""
+    run_dir, model = tmp_path, Count()
+
+    def train(**options):
+        evaluate = None if scores is None else lambda: {"eval_loss": scores[loop.state.step]}
+        options = {"callbacks": [ModelCheckpoint(**EVERY_UPDATE)], "saves": "sync", "evaluate": evaluate, **options}
+        loop = Loop(model, SGD(model.parameters(), lr=1.0), run_dir=run_dir, **options)
+        with loop:
+            for _ in loop.epochs():
+                for _ in loop.batches([1, 2]):
+                    loop.backward(model())
+                    loop.update()
+        return loop
+
+    train(max_epochs=2)
+    loop = train(max_epochs=1, resume=3)
+    assert (loop.result.status, loop.result.step) == ("completed", 3)
+    assert loop.resumed.ended == "max_steps=None, max_epochs=1"
+
+
 def test_from_a_checkpoint_before_the_stop_it_goes_on(tmp_path):
     savers = [ModelCheckpoint(**EVERY_UPDATE), stop_at(3)]
     count(tmp_path, *savers, max_steps=5)

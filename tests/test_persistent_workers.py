@@ -35,9 +35,25 @@ LOADERS = {
 }
 
 
-def rest_of(folder, step, *loaders, **options):
-    path = folder / "whole" / "checkpoints" / f"step-{step:08d}"
-    return read(folder / str(step), *loaders, resume=path, seed=99, **options)
+def run(folder, *kinds, twice=False, **options):
+    """A run over new loaders, whose workers are ended with it."""
+    loaders = [LOADERS[kind]() for kind in kinds]
+    try:
+        return read(folder, *loaders * (1 + twice), **options)
+    finally:
+        for loader in loaders:
+            if loader._iterator is not None:
+                loader._iterator._shutdown_workers()
+
+
+def same_rest(folder, steps, *kinds, **options):
+    """Whether a run that is cut at one of the steps goes on as the uncut one, by step."""
+    whole, same = run(folder / "whole", *kinds, **options), {}
+    for step in steps:
+        path = folder / "whole" / "checkpoints" / f"step-{step:08d}"
+        rest = run(folder / str(step), *kinds, resume=path, seed=99, **options)
+        same[step] = (rest.batches, rest.weights) == (whole.batches[step:], whole.weights)
+    return same
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -47,33 +63,24 @@ def test_a_kept_iterator_is_made_once_wherever_the_run_is_cut(tmp_path, kind):
     Breaks seen: the resumed epoch makes its iterator, and so draws a seed that the uncut run has not drawn; the workers
     copy the dataset in the epoch of the cut.
     """
-    whole = read(tmp_path / "whole", LOADERS[kind](), max_epochs=3)
-    for step in (2, 3, 4, 6, 8):
-        rest = rest_of(tmp_path, step, LOADERS[kind](), max_epochs=3)
-        assert (rest.batches, rest.weights) == (whole.batches[step:], whole.weights), step
+    assert all(same_rest(tmp_path, (2, 3, 4, 6, 8), kind, max_epochs=3).values())
 
 
 def test_a_run_that_was_cut_twice_still_knows_how_its_first_iterator_was_made(tmp_path):
     """Break seen: the second process forgets the states of the first one's beginning."""
-    kind, options = LOADERS["worker seeds"], {"seed": 99, "resume": "auto"}
-    whole = read(None, kind(), max_epochs=4)
-    read(tmp_path, kind(), max_epochs=4, max_steps=4)
-    read(tmp_path, kind(), max_epochs=4, max_steps=9, **options)
-    rest = read(tmp_path, kind(), max_epochs=4, **options)
+    kind, again = "worker seeds", {"seed": 99, "resume": "auto"}
+    whole = run(None, kind, max_epochs=4)
+    run(tmp_path, kind, max_epochs=4, max_steps=4)
+    run(tmp_path, kind, max_epochs=4, max_steps=9, **again)
+    rest = run(tmp_path, kind, max_epochs=4, **again)
     assert (rest.batches, rest.weights) == (whole.batches[9:], whole.weights)
 
 
 def test_a_loader_that_was_done_with_before_the_cut_is_kept_too(tmp_path):
     """Break seen: only the loader in which the run was cut has its first iterator back."""
-    first, second = LOADERS["shuffled"], LOADERS["worker seeds"]
-    whole = read(tmp_path / "whole", first(), second(), max_epochs=3)
-    for step in (4, 6, 11):
-        rest = rest_of(tmp_path, step, first(), second(), max_epochs=3)
-        assert (rest.batches, rest.weights) == (whole.batches[step:], whole.weights), step
+    assert all(same_rest(tmp_path, (4, 6, 11), "shuffled", "worker seeds", max_epochs=3).values())
 
 
 def test_one_loader_twice_in_an_epoch_has_one_iterator(tmp_path):
-    whole = read(tmp_path / "whole", *[LOADERS["worker seeds"]()] * 2)
-    for step in (2, 5, 6, 8, 10):
-        rest = rest_of(tmp_path, step, *[LOADERS["worker seeds"]()] * 2)
-        assert (rest.batches, rest.weights) == (whole.batches[step:], whole.weights), step
+    """Break seen: the place of an epoch, not the loader, has the iterator."""
+    assert all(same_rest(tmp_path, (2, 5, 6, 8, 10), "worker seeds", twice=True).values())

@@ -14,7 +14,7 @@ from ..events import CheckpointSaved, EvalBegin, EvalEnd, EvalStep, Event, Train
 from ..ledger import Entry
 from ..saving import NO_TIME
 from ..stream import Stream, read_stream
-from ..stream_saves import checkpoint_step
+from ..stream_saves import Key, checkpoint_step
 from .moments import Moment, Row
 from .saves import Outcome, SaveLog
 from .turns import LATE, Turn, Turns
@@ -84,6 +84,7 @@ class Record:
         inner: names of events that were published inside a handler, or past the loop.
         evaluations: the metrics of each evaluation by step.
         skips: what was said of saves that were left out while another was being written; empty if none was.
+        granted: the requests for a save that were.
 
     Raises:
         FileNotFoundError: the run has no journal.
@@ -99,6 +100,7 @@ class Record:
         self.failures: Counter[tuple[str, str, int]] = Counter()
         self.sittings: list[Sitting] = []
         self.skips, self._publishes = "", 0
+        self.granted: set[Key] = set()
         for rows in stream.parts():
             self._read(rows)
         described = self.path.parent / "run.json"
@@ -154,6 +156,7 @@ class Record:
             else:
                 turns.add(moment)
         self.skips = self.skips or saves.skips
+        self.granted |= saves.granted
         if turns is not None:
             self.sittings[-1].rest, self.sittings[-1].closing = turns.close(), turns.closing()
 

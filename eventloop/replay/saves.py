@@ -44,6 +44,7 @@ class SaveLog:
     Attributes:
         outcomes: by step, in order.
         skips: what was said of one that was left out while another was being written; empty if there is none.
+        granted: the requests that were; each has its row, whereas the same refusal is said once.
 
     Args:
         number: of the last publish before.
@@ -52,6 +53,7 @@ class SaveLog:
     def __init__(self, number: int) -> None:
         self.outcomes: dict[int, list[Outcome]] = {}
         self.skips = ""
+        self.granted: set[Key] = set()
         self._place: Place = (number, 0)
         self._writing: tuple[int, Outcome] | None = None
         self._ended: Outcome | None = None  # of which was told right before
@@ -119,6 +121,7 @@ class SaveLog:
             self._writing = row["decided"], self._add(row["decided"], Outcome())
         self.outcomes[row["decided"]][-1].own = False
         self._whose.add(key_of(dict(row)))
+        self.granted.add(key_of(dict(row)))
 
     def _add(self, step: int, outcome: Outcome) -> Outcome:
         """The next save begins; what was told right before it, it had to wait for."""

@@ -299,8 +299,8 @@ class Stage(Run):
     def save(self, asked: list[Asked]) -> str | None:
         """Note a checkpoint; the loop's own last save fails where it has failed."""
         recorded, own = self.next_save(), [a.who for a in asked] == ["Loop"]
-        if self.record.skips and recorded and recorded.own and not own:
-            return self.record.skips  # or the loop would have had no reason to make it
+        if self.record.skips and recorded and not recorded.error and not own and not any(map(self._granted, asked)):
+            return self.record.skips  # the save that the record has here was made for others, or by the loop
         writing = self.saving is not None and not self.saving.done()
         self.skips = bool(self.record.skips) and not recorded
         if self.rest is not None and not (recorded or self._untimely() or (self.skips and writing)):
@@ -308,6 +308,9 @@ class Stage(Run):
         if own and not recorded and self.turn is not None and self.turn.name == "run_failed":
             raise self.ending()
         return super().save(asked)
+
+    def _granted(self, asked: Asked) -> bool:
+        return (asked.who, asked.event, asked.step, getattr(asked.request, "tag", "")) in self.record.granted
 
     def obey(self, asked: Asked) -> str | None:
         """Requests of the user's own class are obeyed where any of the class was."""
