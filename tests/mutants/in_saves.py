@@ -84,8 +84,8 @@ MUTANTS: Final = (
         "what is not wanted goes before the new one is committed",
         SERVICE,
         "        saving = Saving(step, self._submit(lambda: self._write(taken)))\n"
-        "        self._submit(self._remove_unwanted)\n",
-        "        self._submit(self._remove_unwanted)\n"
+        "        self._later(self._remove_unwanted)\n",
+        "        self._later(self._remove_unwanted)\n"
         "        saving = Saving(step, self._submit(lambda: self._write(taken)))\n",
         ("test_save_faults.py::test_nothing_is_removed_before_the_new_one_is_durable",),
     ),
