@@ -154,6 +154,7 @@ def test_the_best_stays_though_a_resumed_run_has_another_saver_in_front(tmp_path
 
 def test_a_resume_that_does_not_fit_leaves_the_folder_as_it_was(tmp_path):
     scored(tmp_path, [ModelCheckpoint(save_top_k=-1, every_steps=1)], 4)
+
     def files():
         written = ("journal.jsonl", ".lock")
         return {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file() and p.name not in written}
