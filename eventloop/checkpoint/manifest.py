@@ -81,17 +81,28 @@ class Checkpoint:
         Raises:
             CheckpointError: naming the files that differ or are missing.
         """
-        damaged = []
-        for name, (size, digest) in self.files.items():
-            file = self.path / name
-            if not file.is_file():
-                damaged.append(f"{name} is missing")
-            elif file.stat().st_size != size:
-                damaged.append(f"{name} has {file.stat().st_size} bytes instead of {size}")
-            elif sha256(file, progress) != digest:
-                damaged.append(f"{name} does not match its hash")
+        damaged = [wrong for name in self.files if (wrong := self._wrong(name, progress))]
+        if damaged and self.gone:
+            raise CheckpointError(f"{self.path} has been removed while it was read")
         if damaged:
             raise CheckpointError(f"{self.path} is damaged: {'; '.join(damaged)}")
+
+    def _wrong(self, name: str, progress: Callable[[int], object]) -> str:
+        (size, digest), file = self.files[name], self.path / name
+        try:
+            there = file.stat().st_size
+            if there != size:
+                return f"{name} has {there} bytes instead of {size}"
+            return "" if sha256(file, progress) == digest else f"{name} does not match its hash"
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror or error}"
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is no longer there: a run that goes on has removed or replaced it."""
+        return not (self.path / MANIFEST).is_file()
 
     def load(self, target: Target | None = None) -> dict[str, Any]:
         """Verify and read the state of every part, by name. Nothing is unpickled.
@@ -99,10 +110,16 @@ class Checkpoint:
         Args:
             target: given a tensor's place ("model.layer.weight"), shape and dtype, what to read it into, such as a
                 DTensor that takes its own part; None for a new tensor on the CPU.
+
+        Raises:
+            CheckpointError: it is damaged, or has been removed while it was read.
         """
         self.verify()
         find: Target = target or (lambda place, shape, dtype: None)
-        packed = json.loads((self.path / STATE).read_text(encoding="utf-8"))
+        try:
+            packed = json.loads((self.path / STATE).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise CheckpointError(f"{self.path} has been removed while it was read: {error}") from error
         states: dict[str, Any] = unpack(packed, read_tensors(self.files_of("state"), find))
         if "model" in states:
             model = read_tensors(self.files_of("model"), lambda name, *told: find(f"model.{name}", *told))

@@ -15,7 +15,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import MutableSequence
+from collections.abc import Collection, Iterator, MutableSequence
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,7 @@ from .manifest import Checkpoint
 
 REPLACED: Final = ".replaced"
 LATEST: Final = "latest"
+LOOKS: Final = 10  # at a folder in which a run removes what is being read
 _count: Final = itertools.count()
 
 
@@ -51,7 +52,7 @@ class Store:
                 checkpoint = self.read(path)
                 found.setdefault(checkpoint.step, checkpoint)
             except CheckpointError as error:
-                if path not in self._said:
+                if path.exists() and path not in self._said:  # else a run that goes on has just removed it
                     self._said.add(path)
                     logger().warning(f"ignored: {error}")
         return [found[step] for step in sorted(found)]
@@ -69,17 +70,34 @@ class Store:
 
     def newest(self, passed_over: MutableSequence[str] | None = None) -> Checkpoint | None:
         """The newest whole one; which damaged ones it passes over is said in the list given, else in the log."""
-        for checkpoint in reversed(self.list()):
+        damaged: dict[Path, str] = {}
+        for checkpoint in self._down(damaged):
             try:
                 checkpoint.verify()
             except CheckpointError as error:
-                if passed_over is None:
-                    logger().warning(f"passed over: {error}")
-                else:
-                    passed_over.append(str(error))
+                if not checkpoint.gone:
+                    damaged[checkpoint.path] = str(error)
             else:
-                return checkpoint
-        return None
+                break
+        else:
+            checkpoint = None
+        for why in damaged.values():
+            if passed_over is None:
+                logger().warning(f"passed over: {why}")
+            else:
+                passed_over.append(why)
+        return checkpoint
+
+    def _down(self, damaged: Collection[Path]) -> Iterator[Checkpoint]:
+        """Those that are not known to be damaged, from the newest down; where one is gone, a run has made a newer."""
+        for _ in range(LOOKS):
+            here = [c for c in reversed(self.list()) if c.path not in damaged]
+            for checkpoint in here:
+                yield checkpoint
+                if checkpoint.gone:
+                    break
+            else:
+                return
 
     def at(self, step: int) -> Path:
         """Where the checkpoint of a step lies, if there is one."""
