@@ -34,6 +34,27 @@ class Position:
         self.resumed_at = None if self.completed else sum(n or 0 for n in self.batches)
 
 
+class Scaler:
+    """A ``torch.amp.GradScaler``; one that is disabled has no state, and takes none."""
+
+    def __init__(self, scaler: Any) -> None:
+        self._scaler = scaler
+
+    def state_dict(self) -> dict[str, Any]:
+        """Scale and counters; nothing if it is disabled."""
+        state: dict[str, Any] = self._scaler.state_dict()
+        return state
+
+    def problems(self, state: Mapping[str, Any]) -> list[str]:
+        """Why the state cannot be loaded."""
+        was, now = ("enabled" if known else "disabled" for known in (state, self._scaler.state_dict()))
+        return [] if was == now else [f"the GradScaler of the checkpoint was {was}, this one is {now}"]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with it."""
+        self._scaler.load_state_dict(state)
+
+
 class Ownerless:
     """A state in a checkpoint that no part of this run answers to: it travels on."""
 

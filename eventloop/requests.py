@@ -35,7 +35,8 @@ class Stop(Request):
 
     def __post_init__(self) -> None:
         seconds = self.within
-        if seconds is not None and not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not (number and 0 <= seconds < math.inf):
             raise ValueError(f"Stop: within={seconds!r} must be seconds >= 0, or None")
 
     def __repr__(self) -> str:

@@ -144,6 +144,10 @@ def compare(origin: Checkpoint, skipped: Iterable[str], states: Mapping[str, Any
     Raises:
         CheckpointError: a state does not fit; all that does not is listed.
     """
+    if "progress" not in states:
+        raise CheckpointError(
+            f"{origin.path} was not made by a Loop and cannot be gone on from; take its weights alone by init_from="
+        )
     both = {name: part for name, part in parts.items() if name in states}
     if problems := [problem for name in both for problem in _ask(both[name], "problems", states[name])]:
         raise CheckpointError(

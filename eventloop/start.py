@@ -13,6 +13,7 @@ from .course import Course
 from .log import logger
 from .model import Model, without_shape
 from .optimizers import Optimizers
+from .parts import Scaler
 from .resume import jumps
 from .run import Run
 from .settings import Settings
@@ -64,7 +65,7 @@ def parts_of(
     return {
         "model": plain,
         "optimizer": Optimizers(optimizers, plain.names),
-        **({} if scaler is None else {"scaler": scaler}),
+        **({} if scaler is None else {"scaler": Scaler(scaler)}),
         **run.parts(),
         "random": course.random,
         "settings": Settings({**own, "seed": torch.initial_seed()}, lambda: _keyed(run)),

@@ -468,3 +468,17 @@ def test_what_cannot_be_exported_leaves_no_file(tmp_path):
     with pytest.raises(CheckpointError, match="is damaged"):
         checkpoint.export(step_folder(run, 2), tmp_path / "w.safetensors")
     assert [path for path in tmp_path.iterdir() if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda d: checkpoint.load(d, torch.nn.Linear(1, 1)), "parts is a Linear; give a mapping of names"),
+        (lambda d: checkpoint.save(d, torch.nn.Linear(1, 1), step=2), "parts is a Linear; give a mapping of names"),
+        (lambda d: checkpoint.save(d, {}, step=2, metrics=[1]), "metrics is a list; give a mapping of names"),
+    ],
+)
+def test_what_is_no_mapping_is_said_to_be_none(tmp_path, call, text):
+    checkpoint.save(tmp_path, {"model": torch.nn.Linear(1, 1)}, step=1)
+    with pytest.raises(TypeError, match=text):
+        call(tmp_path)

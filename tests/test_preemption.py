@@ -160,7 +160,7 @@ def test_a_stop_of_the_runs_own_that_came_first_stays_the_verdict(tmp_path):
     assert (again.result.status, again.result.step) == ("stopped", 2)
 
 
-@pytest.mark.parametrize("within", [-1.0, math.nan, math.inf, "soon"])
+@pytest.mark.parametrize("within", [-1.0, math.nan, math.inf, "soon", True])
 def test_an_impossible_time_is_refused_with_its_value(within):
     with pytest.raises(ValueError, match=r"Stop: within=.* must be seconds >= 0, or None"):
         Stop("now", within)

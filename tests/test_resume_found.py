@@ -9,7 +9,7 @@ from small_runs import EVERY_UPDATE, Count, checkpoints, count, said
 from torch import nn
 
 from callbacks import ModelCheckpoint
-from eventloop import Keep, Loop
+from eventloop import CheckpointError, Keep, Loop, checkpoint
 
 
 def steps(loop, optimizer, n=None):
@@ -136,3 +136,30 @@ def test_a_saver_that_cannot_say_what_it_wants_is_a_failure_and_not_silence(tmp_
     loop = count(tmp_path, Bad(), ModelCheckpoint(every_steps=1), max_steps=3)
     assert loop.result.failure_counts == {"Bad": 3}
     assert sorted(checkpoints(tmp_path)) == [2, 3] or said(caplog)
+
+
+@pytest.mark.parametrize(("was", "now"), [(False, True), (True, False)])
+def test_a_scaler_that_is_switched_on_or_off_is_refused_and_the_model_is_as_it_was(tmp_path, was, now):
+    """Fails if the scaler is not asked before: torch refuses it when the model is loaded already."""
+
+    def scaled(enabled, **options):
+        model = Count()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        loop = Loop(model, optimizer, run_dir=tmp_path, scaler=torch.amp.GradScaler("cpu", enabled=enabled), **options)
+        with loop:
+            for _ in loop.updates():
+                loop.backward(model())
+                loop.update()
+        return model
+
+    scaled(was, max_steps=1)
+    words = {True: "enabled", False: "disabled"}
+    with pytest.raises(CheckpointError, match=f"was {words[was]}, this one is {words[now]}"):
+        scaled(now, max_steps=2, resume="auto")
+
+
+def test_a_checkpoint_that_no_loop_has_made_is_not_gone_on_from(tmp_path):
+    model = Count()
+    checkpoint.save(tmp_path, {"model": model}, step=840)
+    with pytest.raises(CheckpointError, match=r"step-00000840 was not made by a Loop.*init_from="):
+        count(tmp_path, max_steps=2, resume="auto")

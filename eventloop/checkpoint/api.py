@@ -100,7 +100,9 @@ def save(
         ValueError: an argument is out of range.
         OSError: the disk.
     """
-    tags = tags if isinstance(tags, str) else [*tags]
+    _check_mapping("parts", parts, '{"model": model}')
+    _check_mapping("metrics", {} if metrics is None else metrics, '{"eval_loss": 0.5}')
+    tags = tags if isinstance(tags, str) else [*(tags or ())]
     _check(parts, step, tags)
     root = Path(folder) if Path(folder).name == FOLDER else Path(folder) / FOLDER
     taken = {name: part if hasattr(part, "state_dict") else _Value(part) for name, part in _parts(parts).items()}
@@ -149,6 +151,11 @@ def _run_of(root: Path, given: str | None) -> str:
     if given is not None and there != {given}:
         raise CheckpointError(f"{root} holds checkpoints of run {', '.join(there)}, not {given}; name another folder")
     return standing[-1].run_id if standing else there.pop()
+
+
+def _check_mapping(argument: str, value: object, such: str) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{argument} is a {type(value).__name__}; give a mapping of names, such as {such}")
 
 
 def _parts(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,6 +209,7 @@ def load(
     """
     if parts is None:
         return pick(path, which).load()
+    _check_mapping("parts", parts, '{"model": model}')
     for name, part in parts.items():
         if not hasattr(part, "load_state_dict"):
             raise TypeError(f"part {name!r} is {shown(part)}, which cannot be loaded; a plain value is in .rest")

@@ -39,8 +39,8 @@ MUTANTS: Final = (
     Mutant(
         "hashes are not compared",
         MANIFEST,
-        "elif sha256(file, progress) != digest:",
-        "elif False:",
+        'return "" if sha256(file, progress) == digest else f"{name} does not match its hash"',
+        'return ""',
         (DAMAGED,),
     ),
     Mutant(
