@@ -66,7 +66,8 @@ def test_a_run_that_fails_in_its_beginning_leaves_the_folder_free(tmp_path):
 def test_a_loop_that_is_never_entered_holds_nothing(tmp_path):
     model = Count()
     Loop(model, torch.optim.SGD(model.parameters(), lr=1.0), run_dir=tmp_path, max_steps=1)
-    run(tmp_path)
+    loop, _ = run(tmp_path)
+    assert loop.result.status == "completed"
 
 
 def test_a_forked_worker_that_outlives_its_parent_does_not_hold_the_folder(tmp_path):
