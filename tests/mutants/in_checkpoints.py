@@ -55,7 +55,7 @@ MUTANTS: Final = (
         SERVICE,
         "            shutil.rmtree(temporary, ignore_errors=True)\n            raise",
         "            raise",
-        ("test_damage.py::test_a_part_that_cannot_be_saved_leaves_nothing_behind",),
+        ("test_durability.py::test_a_saver_fails_the_run_when_the_disk_is_full",),
     ),
     Mutant(
         "resume takes the newest though it is damaged",
